@@ -1,0 +1,57 @@
+# Set-up and checks. `make` alone lists the targets.
+
+VENV   := .venv
+PYTHON ?= python3.11 python3 python3.12 python3.13
+STAMP  := $(VENV)/.installed
+PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
+
+.DEFAULT_GOAL := help
+.PHONY: help venv model demo test test-unit lint clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## everything into .venv: the engine (vLLM on a CPU), the toolkit, the tools of its tests
+
+$(STAMP): requirements/torch-cpu.txt requirements/lab.txt pyproject.toml
+	@if ! test -x $(VENV)/bin/pip; then \
+	  for python in $(PYTHON); do \
+	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; \
+	  done; \
+	  if test -z "$$python"; then \
+	    echo "make: no Python 3.11 or newer found. Install one, or name it: make venv PYTHON=/path/to/python3.11" >&2; exit 1; \
+	  fi; \
+	  "$$python" -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "make: $$python cannot make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }; \
+	fi
+	@echo "installing torch for CPUs into $(VENV) (190 MB) ..."
+	@$(PIP) --retries 0 -r requirements/torch-cpu.txt || { \
+	  echo "make: no torch of requirements/torch-cpu.txt for this Python and machine, or its index cannot be reached." >&2; exit 1; }
+	@echo "installing $$(grep -c == requirements/lab.txt) pinned packages into $(VENV) (about 2 minutes) ..."
+	@$(PIP) -r requirements/lab.txt
+	@$(PIP) --no-build-isolation -e .
+	@PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep libtcmalloc_minimal.so >/dev/null || \
+	  echo "advice: the engine is faster with tcmalloc (apt-get install libtcmalloc-minimal4)"
+	@command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	  echo "advice: the engine compiles some of its code, for logprobs among others: it needs g++ (apt-get install g++)"
+	@touch $@
+
+model: venv ## the lab model, SmolLM2-135M-Instruct, built once in ~/.cache/toolkit (or in $TOOLKIT_LAB_MODEL)
+	@$(VENV)/bin/python -m toolkit.lab.model >/dev/null
+
+demo: venv model ## does it work here? the lab, end to end
+	@$(VENV)/bin/toolkit demo
+
+lint: venv ## ruff and mypy
+	@$(VENV)/bin/ruff check --quiet .
+	@$(VENV)/bin/mypy --no-error-summary
+
+test: venv model lint ## every check: lint, the unit tests, the tests that start real engines
+	@$(VENV)/bin/pytest -q
+
+test-unit: venv ## the unit tests alone: no model, no engine
+	@$(VENV)/bin/pytest -q tests/unit
+
+clean: ## remove .venv and the tools' caches (the model in ~/.cache and your runs stay)
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

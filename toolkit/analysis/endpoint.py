@@ -1,0 +1,119 @@
+"""An endpoint that is measured: where it is, who answers there, and how to speak to it."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from toolkit.engines import ENGINES, engine
+from toolkit.engines.contract import Counters, Engine
+from toolkit.errors import EngineError, InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One OpenAI-compatible server. `key` never leaves the request headers."""
+
+    name: str
+    base_url: str
+    model: str
+    engine: Engine
+    version: str | None = None
+    facts: tuple[tuple[str, str], ...] = ()
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.name!r}, {self.base_url!r}, {self.model!r})"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Request headers; the only place where the key appears."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    @property
+    def metrics_url(self) -> str:
+        return f"{root(self.base_url)}/metrics"
+
+    def counters(self, page: str) -> Counters | None:
+        """The counters on a /metrics page, None when it cannot be read."""
+        try:
+            return self.engine.counters(page)
+        except ValueError:
+            return None
+
+
+def root(base_url: str) -> str:
+    """The server's address without the API's path."""
+    return base_url.rstrip("/").removesuffix("/v1")
+
+
+def find_endpoint(name: str, base_url: str, model: str | None = None, key_env: str | None = None) -> Endpoint:
+    """Ask the server at `base_url` who it is.
+
+    Raises InputError for a URL or a model that cannot be right, EngineError when nothing usable answers there.
+    """
+    address = urlsplit(base_url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise InputError(f"{base_url}: not a URL like http://localhost:8000/v1.")
+    if address.username or address.password or address.query:
+        raise InputError("the base URL must hold no user, password or query: pass a key with --api-key-env NAME.")
+    key = _key(key_env)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(timeout=30, headers=headers, trust_env=False) as client:
+        served = _models(client, base_url)
+        version = _vllm_version(client, base_url)
+    names = [str(one.get("id")) for one in served]
+    if model is None:
+        if len(names) != 1:
+            raise InputError(f"{base_url} serves {len(names)} models ({', '.join(names)}): choose one with --model.")
+        model = names[0]
+    elif names and model not in names:
+        raise InputError(f"{base_url} does not serve {model!r}, it serves {', '.join(names)}.")
+    is_vllm = any(one.get("owned_by") == "vllm" for one in served)
+    facts = next((one for one in served if one.get("id") == model), {})
+    return Endpoint(
+        name=name,
+        base_url=base_url.rstrip("/"),
+        model=model,
+        engine=engine("vllm") if is_vllm else ENGINES["openai"],
+        version=version if is_vllm else None,
+        facts=tuple((key, str(facts[key])) for key in ("root", "max_model_len") if key in facts),
+        key=key,
+    )
+
+
+def _key(key_env: str | None) -> str | None:
+    if key_env is None:
+        return None
+    key = os.environ.get(key_env)
+    if not key:
+        raise InputError(f"--api-key-env {key_env}: the environment variable {key_env} is not set.")
+    return key
+
+
+def _models(client: httpx.Client, base_url: str) -> list[dict[str, Any]]:
+    url = f"{base_url.rstrip('/')}/models"
+    try:
+        answer = client.get(url)
+        if answer.status_code in (401, 403):
+            raise InputError(f"{url} answered {answer.status_code}: it wants a key, pass --api-key-env NAME.")
+        if answer.status_code != 200:
+            raise EngineError(f"{url} answered {answer.status_code}, not a list of models. Is it an OpenAI-style /v1?")
+        data = answer.json()["data"]
+        return [one for one in data if isinstance(one, dict)]
+    except httpx.HTTPError as error:
+        raise EngineError(f"{url} cannot be reached: {error or type(error).__name__}.") from None
+    except (ValueError, LookupError, TypeError):
+        raise EngineError(
+            f"{url} answered something that is not a list of models. Is it an OpenAI-style /v1?"
+        ) from None
+
+
+def _vllm_version(client: httpx.Client, base_url: str) -> str | None:
+    try:
+        version = client.get(f"{root(base_url)}/version").json()["version"]
+        return str(version)
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        return None

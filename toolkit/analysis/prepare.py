@@ -1,0 +1,236 @@
+"""From what a person asks of a sweep to a measured Run directory: validate, find what can be resumed, go."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from toolkit import __version__
+from toolkit.analysis.arms import Arm, Live, can_stay_resident, describe, key_part
+from toolkit.analysis.client import Sampling
+from toolkit.analysis.endpoint import find_endpoint
+from toolkit.analysis.run import ArmInfo, Recorder, Run, RunInfo, WorkloadInfo, find_unfinished, resume_key
+from toolkit.analysis.sweep import Plan, Progress, is_finished, run_sweep
+from toolkit.analysis.workload import load_workload
+from toolkit.errors import InputError
+from toolkit.launch.hardware import environment, hardware
+from toolkit.launch.profile import load_profile
+from toolkit.launch.registry import stop_orphans
+
+DEFAULT_ROUNDS = 6
+BUDGET_ROUNDS = 12  # the most pairs per level when a budget allocates them
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a person asks. None and empty: not said, a default is filled in and noted in run.json."""
+
+    profiles: Sequence[str] = ()
+    baseline: str | None = None
+    base_url: str | None = None
+    baseline_url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    workload: str | None = None
+    concurrency: str | None = None
+    rounds: int | None = None
+    requests: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    ignore_eos: bool = False
+    seed: int = 0
+    budget: float | None = None
+    timeout: float = 300.0
+    target: str | None = None
+    precision: str | None = None
+    change: str | None = None
+    changes: Sequence[str] = ()
+    run: Path | None = None
+    runs: Path = field(default_factory=lambda: Path("runs"))
+
+
+def sweep(ask: Ask, progress: Progress) -> Path:
+    """Measure, or go on measuring, what is asked; returns the Run directory.
+
+    Raises InputError before anything starts when the ask cannot be met, EngineError when an engine fails.
+    """
+    arms, baseline = _arms(ask)
+    defaults: list[str] = []
+    levels = _levels(ask, defaults)
+    plan = _plan(ask, arms, baseline, levels, defaults)
+    info = _info(ask, plan, defaults)
+    folder = ask.run or find_unfinished(ask.runs, info.key, is_finished(plan)) or _new_folder(ask, arms)
+    for orphan in stop_orphans():
+        progress.stage(f"ended {orphan.name} (session {orphan.tree.session}), left by a sweep that was killed")
+    with Recorder(folder, info) as recorder:
+        done = len(Run(folder).cells())
+        if done:
+            progress.stage(f"{folder}: {done} finished cells stand, going on from there")
+        live = Live([*arms, *([baseline] if baseline else [])], plan.resident)
+        live.on_up = lambda: recorder.save_info(_with_what_was_seen(recorder.info, live))
+        with live:
+            run_sweep(plan, recorder, live, progress)
+    return folder
+
+
+def _arms(ask: Ask) -> tuple[list[Arm], Arm | None]:
+    if ask.profiles and ask.base_url:
+        raise InputError("give --profile (we launch it) or --base-url (it already runs), not both.")
+    if ask.profiles:
+        if ask.baseline_url:
+            raise InputError("--baseline-url goes with --base-url; with --profile use --baseline PROFILE.")
+        arms = [_profile_arm(name, ask.changes) for name in ask.profiles]
+        baseline = _profile_arm(ask.baseline, ask.changes) if ask.baseline else None
+        names = [arm.name for arm in arms] + ([baseline.name] if baseline else [])
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice and not (len(arms) == 1 and baseline and arms[0].name == baseline.name):
+            raise InputError(f"the profile {twice[0]} is named twice.")
+        if twice and baseline:  # A/A: the same profile on both sides, told apart by name
+            baseline = Arm(f"{baseline.name}-again", profile=baseline.profile)
+        return arms, baseline
+    if ask.base_url is None:
+        raise InputError("nothing to measure: give --profile NAME [--baseline NAME], or --base-url URL.")
+    if ask.baseline:
+        raise InputError("--baseline goes with --profile; with --base-url use --baseline-url URL.")
+    arm = Arm(_url_name(ask.base_url), url=ask.base_url, model=ask.model, key_env=ask.api_key_env)
+    if ask.baseline_url is None:
+        return [arm], None
+    if ask.baseline_url.rstrip("/") == ask.base_url.rstrip("/"):
+        raise InputError("--baseline-url is the same server as --base-url: prompts would be served twice.")
+    return [arm], Arm(_url_name(ask.baseline_url), url=ask.baseline_url, model=ask.model, key_env=ask.api_key_env)
+
+
+def _profile_arm(name: str, changes: Sequence[str]) -> Arm:
+    profile = load_profile(name, changes)
+    return Arm(profile.name, profile=profile)
+
+
+def _url_name(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2] or url
+
+
+def _levels(ask: Ask, defaults: list[str]) -> list[int]:
+    text = ask.concurrency
+    if text is None:
+        defaults.append("concurrency 1,4,16,64")
+        text = "1,4,16,64"
+    try:
+        levels = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--concurrency {text}: whole numbers with commas between them, like 1,4,16,64.") from None
+    if any(level < 1 for level in levels) or len(set(levels)) != len(levels):
+        raise InputError(f"--concurrency {text}: each level once, and none below 1.")
+    return levels
+
+
+def _plan(ask: Ask, arms: Sequence[Arm], baseline: Arm | None, levels: Sequence[int], defaults: list[str]) -> Plan:
+    def filled(value: Any, default: Any, what: str) -> Any:
+        if value is None:
+            defaults.append(f"{what} {default}")
+        return default if value is None else value
+
+    for flag, number in (("--rounds", ask.rounds), ("--requests", ask.requests), ("--max-tokens", ask.max_tokens)):
+        if number is not None and number < 1:
+            raise InputError(f"{flag} {number}: at least 1.")
+    if ask.temperature is not None and ask.temperature < 0:
+        raise InputError(f"--temperature {ask.temperature}: not below 0.")
+    for flag, amount in (("--budget", ask.budget), ("--timeout", ask.timeout)):
+        if amount is not None and amount <= 0:
+            raise InputError(f"{flag} {amount}: above 0.")
+    rounds = BUDGET_ROUNDS if ask.budget and ask.rounds is None else ask.rounds
+    requests = {level: ask.requests or max(4 * level, 8) for level in levels}
+    if ask.requests is None:
+        defaults.append("requests 4 x concurrency, at least 8")
+    return Plan(
+        arms=arms,
+        baseline=baseline,
+        workload=load_workload(filled(ask.workload, "copy-code", "workload"), ask.seed),
+        levels=levels,
+        requests=requests,
+        sampling=Sampling(
+            max_tokens=filled(ask.max_tokens, 128, "max_tokens"),
+            temperature=filled(ask.temperature, 0.0, "temperature"),
+            ignore_eos=ask.ignore_eos,
+        ),
+        rounds=filled(rounds, DEFAULT_ROUNDS if baseline else 1, "rounds"),
+        budget=ask.budget,
+        stall=ask.timeout,
+        resident=can_stay_resident([*arms, *([baseline] if baseline else [])]),
+    )
+
+
+def _info(ask: Ask, plan: Plan, defaults: list[str]) -> RunInfo:
+    def info_of(arm: Arm) -> ArmInfo:
+        endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env) if arm.url else None
+        found = describe(arm, endpoint)
+        return found.model_copy(update={"precision": ask.precision}) if ask.precision else found
+
+    arms = [info_of(arm) for arm in plan.arms]
+    baseline = info_of(plan.baseline) if plan.baseline else None
+    sampling = {
+        "max_tokens": plan.sampling.max_tokens,
+        "temperature": plan.sampling.temperature,
+        "ignore_eos": plan.sampling.ignore_eos,
+    }
+    parts = {
+        "arms": [key_part(arm, info) for arm, info in zip(plan.arms, arms, strict=True)],
+        "baseline": key_part(plan.baseline, baseline) if plan.baseline and baseline else None,
+        "workload": plan.workload.digest,
+        "levels": list(plan.levels),
+        "requests": {str(level): count for level, count in plan.requests.items()},
+        "sampling": sampling,
+        "budget": plan.budget,
+        "resident": plan.resident,
+    }
+    return RunInfo(
+        toolkit_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        target=ask.target,
+        change=ask.change,
+        arms=arms,
+        baseline=baseline,
+        workload=WorkloadInfo(
+            name=plan.workload.name,
+            digest=plan.workload.digest,
+            seed=ask.seed,
+            size=plan.workload.size,
+            reuse=plan.workload.size is not None and plan.workload.size < plan.prompts_needed(),
+        ),
+        levels=list(plan.levels),
+        requests=dict(plan.requests),
+        rounds=None if plan.budget else plan.rounds,
+        budget_seconds=plan.budget,
+        sampling=sampling,
+        resident=plan.resident,
+        hardware=hardware(),
+        environment=environment(),
+        defaults=defaults,
+        key_parts=parts,
+        key=resume_key(parts),
+    )
+
+
+def _with_what_was_seen(info: RunInfo, live: Live) -> RunInfo:
+    def seen(arm: ArmInfo) -> ArmInfo:
+        counters = live.counters.get(arm.name)
+        found: dict[str, Any] = {}
+        if counters is not None:
+            found = {"kv_tokens": counters.kv_tokens}
+            if arm.speculates is None and counters.iterations is not None:
+                found["speculates"] = counters.drafts is not None
+        return arm.model_copy(update=found)
+
+    return info.model_copy(
+        update={
+            "arms": [seen(arm) for arm in info.arms],
+            "baseline": seen(info.baseline) if info.baseline else None,
+        }
+    )
+
+
+def _new_folder(ask: Ask, arms: Sequence[Arm]) -> Path:
+    name = arms[0].name.replace(":", "-").replace("/", "-")
+    return ask.runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"

@@ -1,0 +1,256 @@
+"""The Run directory: `run.json` says what was measured, `requests.jsonl` and `cells.jsonl` hold what came of it.
+
+Both .jsonl files are only ever appended to, a line at a time. A cell counts once its line stands in `cells.jsonl`; the
+requests of an interrupted cell stay on disk under their attempt number and outside every analysis.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from toolkit.analysis.records import SCHEMA, CellKey, CellRecord, RequestRecord
+from toolkit.errors import InputError
+
+Record = TypeVar("Record", RequestRecord, CellRecord)
+
+
+class ArmInfo(BaseModel):
+    """Where an arm's numbers come from: everything that was launched, or what a running server says of itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    engine: str
+    engine_version: str | None = None
+    model: str
+    model_identity: str | None = None
+    precision: str | None = None
+    method: str | None = Field(default=None, description="none without speculation; null when the server does not tell")
+    num_speculative_tokens: int | None = None
+    argv: list[str] | None = None
+    env: dict[str, str] | None = None
+    container: str | None = None
+    base_url: str | None = None
+    speculates: bool | None = None
+    kv_tokens: float | None = None
+    facts: dict[str, str] = Field(default_factory=dict)
+    scheduling: str | None = None
+
+
+class WorkloadInfo(BaseModel):
+    """Which prompts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    digest: str
+    seed: int
+    size: int | None
+    reuse: bool = Field(False, description="prompts are served more than once: caches may answer")
+
+
+class RunInfo(BaseModel):
+    """`run.json`."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    schema_: int = Field(SCHEMA, alias="schema")
+    toolkit_version: str
+    created: str
+    target: str | None = None
+    change: str | None = None
+    arms: list[ArmInfo]
+    baseline: ArmInfo | None
+    workload: WorkloadInfo
+    levels: list[int]
+    requests: dict[int, int] = Field(description="measured requests per cell, by concurrency")
+    rounds: int | None = Field(description="null when pairs are allocated until a budget ends")
+    budget_seconds: float | None = None
+    sampling: dict[str, Any]
+    resident: bool | None = Field(None, description="all engines stay up and take turns; null for running servers")
+    hardware: dict[str, Any]
+    environment: dict[str, str]
+    defaults: list[str] = Field(default_factory=list, description="what was not asked for but filled in")
+    key_parts: dict[str, Any] = Field(description="everything that can change a number, as the resume key hashes it")
+    key: str
+
+
+def resume_key(parts: dict[str, Any]) -> str:
+    """Hash of everything that can change a number."""
+    canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+class Run:
+    """A Run directory that is read. Raises InputError when it is not one, naming the file and line at fault."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / "run.json"
+        try:
+            self.info = RunInfo.model_validate_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"{folder}: not a Run directory, it holds no run.json.") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read: {error}.") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise InputError(f"{path}: not a run.json of this version: {where}: {first['msg']}.") from None
+
+    def cells(self) -> list[CellRecord]:
+        """The finished cells, each key once, in the order they were measured."""
+        unique: dict[CellKey, CellRecord] = {}
+        for record in _read(self.folder / "cells.jsonl", CellRecord):
+            unique.setdefault(record.cell, record)
+        return list(unique.values())
+
+    def requests(self, warmup: bool = False) -> list[RequestRecord]:
+        """The requests of finished cells, of no interrupted attempt; the warm-up's only when asked for."""
+        finished = {record.cell: record.attempt for record in self.cells()}
+        return [
+            record
+            for record in _read(self.folder / "requests.jsonl", RequestRecord)
+            if (warmup or not record.warmup) and finished.get(record.cell) == record.attempt
+        ]
+
+    def attempts(self) -> dict[CellKey, int]:
+        """The highest attempt number on disk per cell, finished or not."""
+        highest: dict[CellKey, int] = {}
+        for record in _read(self.folder / "requests.jsonl", RequestRecord):
+            highest[record.cell] = max(record.attempt, highest.get(record.cell, 0))
+        return highest
+
+
+class Recorder:
+    """Appends to a Run directory, which only one process at a time may do.
+
+    Raises InputError when another sweep writes there, when the directory belongs to another measurement, or when the
+    disk refuses. Use as a context.
+    """
+
+    def __init__(self, folder: Path, info: RunInfo) -> None:
+        self.folder = folder
+        self.info = info
+
+    def __enter__(self) -> "Recorder":
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / ".lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{self.folder}: another sweep writes there now.") from None
+        except OSError as error:
+            raise _disk_error(self.folder, error) from None
+        if (self.folder / "run.json").exists():
+            there = Run(self.folder).info
+            self._refuse_other(there)
+            self.info = self.info.model_copy(update={"created": there.created})
+        self.save_info(self.info)
+        self._files = {kind: self._open(f"{kind}.jsonl") for kind in ("requests", "cells")}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._files.values():
+            os.close(handle)
+        self._lock.close()
+
+    def save_info(self, info: RunInfo) -> None:
+        """Replace run.json in one step."""
+        self.info = info
+        temporary = self.folder / "run.json.tmp"
+        try:
+            temporary.write_text(info.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
+            temporary.replace(self.folder / "run.json")
+        except OSError as error:
+            raise _disk_error(self.folder, error) from None
+
+    def request(self, record: RequestRecord) -> None:
+        """Append one request."""
+        self._append("requests", record)
+
+    def cell(self, record: CellRecord) -> None:
+        """Append one finished cell, its requests being on disk for certain."""
+        try:
+            os.fsync(self._files["requests"])
+        except OSError as error:
+            raise _disk_error(self.folder, error) from None
+        self._append("cells", record)
+
+    def _open(self, name: str) -> int:
+        path = self.folder / name
+        try:
+            _end_torn_line(path)
+            return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise _disk_error(self.folder, error) from None
+
+    def _append(self, kind: str, record: RequestRecord | CellRecord) -> None:
+        line = record.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
+        try:
+            written = os.write(self._files[kind], line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise _disk_error(self.folder, error) from None
+
+    def _refuse_other(self, there: RunInfo) -> None:
+        if there.key == self.info.key:
+            return
+        differing = [part for part in self.info.key_parts if self.info.key_parts[part] != there.key_parts.get(part)]
+        raise InputError(
+            f"{self.folder} holds another measurement: {', '.join(differing) or 'its format'} differ. "
+            "Choose another --run, or repeat its command to extend it."
+        )
+
+
+def find_unfinished(root: Path, key: str, is_finished: Callable[[Run], bool]) -> Path | None:
+    """The newest Run directory under `root` with this resume key for which `is_finished(run)` is false."""
+    for folder in sorted((path.parent for path in root.glob("*/run.json")), reverse=True):
+        try:
+            run = Run(folder)
+            if run.info.key == key and not is_finished(run):
+                return folder
+        except InputError:
+            continue
+    return None
+
+
+def _read(path: Path, model: type[Record]) -> Iterator[Record]:
+    """Records of a .jsonl file. A torn line (from a kill or a full disk) ends without a newline or is marked so."""
+    if not path.exists():
+        return
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n") or line.endswith(_TORN + b"\n"):
+                continue
+            try:
+                yield model.model_validate_json(line)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise InputError(f"{path}:{number}: not a record of this version: {where} {first['msg']}.") from None
+
+
+_TORN = b"\x00torn"
+
+
+def _end_torn_line(path: Path) -> None:
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("r+b") as handle:
+        handle.seek(-1, os.SEEK_END)
+        if handle.read(1) != b"\n":
+            handle.write(_TORN + b"\n")
+
+
+def _disk_error(folder: Path, error: OSError) -> InputError:
+    what = "no space is left on the disk" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    return InputError(f"{folder}: cannot be written: {what}. What is there stays; the same command resumes.")

@@ -1,0 +1,225 @@
+"""What every engine is given and what it gives back: the profile, the command, the counts, the adapter.
+
+The models are engine-neutral. An adapter (one file per engine beside this one) translates a `Profile` into a
+`Command`, and the engine's own responses and /metrics page into `SpecCounts` and `Counters`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Method = Literal["draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"]
+NEEDS_DRAFT: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3", "medusa"})
+Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]]
+
+
+class Strict(BaseModel):
+    """Unknown keys are refused, values do not change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+class Target(Strict):
+    """The model whose answers are wanted."""
+
+    model: str = Field(min_length=1, description="hub name, local folder, or lab/SmolLM2-135M-Instruct")
+    revision: str | None = None
+    served_name: str | None = Field(None, description="name in the API; the model's own name when absent")
+    dtype: str = Field("auto", description="auto, bfloat16, float16 or float32")
+    quantization: str | None = None
+
+
+class Speculation(Strict):
+    """How drafts are made, in words no engine owns. Each adapter translates them."""
+
+    method: Method
+    num_speculative_tokens: int = Field(ge=1, le=64, description="K: draft tokens per step")
+    draft: str | None = Field(None, description="the draft model or head, for methods that have one")
+    draft_revision: str | None = None
+    lookup_min: int | None = Field(None, ge=1, description="shortest suffix that ngram looks up, tokens")
+    lookup_max: int | None = Field(None, ge=1, description="longest suffix that ngram looks up, tokens")
+    schedule: list[Range] | None = Field(None, description="[[first batch size, last, K], ...]: K by load, 0 is off")
+    options: dict[str, Any] = Field(default_factory=dict, description="the engine's own keys, passed on as they are")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Speculation":
+        if self.method in NEEDS_DRAFT and not self.draft:
+            raise ValueError(f"method {self.method} needs `draft`, the draft model's name")
+        if self.method not in NEEDS_DRAFT and self.draft:
+            raise ValueError(f"method {self.method} takes no `draft`")
+        if self.method != "ngram" and (self.lookup_min or self.lookup_max):
+            raise ValueError(f"lookup_min and lookup_max belong to method ngram, not {self.method}")
+        if self.lookup_min and self.lookup_max and self.lookup_min > self.lookup_max:
+            raise ValueError(f"lookup_min {self.lookup_min} is above lookup_max {self.lookup_max}")
+        expected = 1
+        for first, last, k in self.schedule or []:
+            if first != expected or last < first:
+                raise ValueError(
+                    f"schedule entry [{first}, {last}, {k}]: ranges start at 1, follow one another without a gap "
+                    "and do not end before they begin"
+                )
+            if k > self.num_speculative_tokens:
+                raise ValueError(f"schedule entry [{first}, {last}, {k}]: K is above num_speculative_tokens")
+            expected = last + 1
+        return self
+
+
+class Limits(Strict):
+    """What the server may use and how many it serves."""
+
+    max_model_len: int | None = Field(None, ge=16, description="prompt + answer, tokens")
+    max_num_seqs: int | None = Field(None, ge=1, description="requests that run at once; the same in both arms")
+    max_num_batched_tokens: int | None = Field(None, ge=1)
+    memory_fraction: float | None = Field(None, gt=0, le=1, description="share of the device memory")
+    kv_cache_gib: float | None = Field(None, gt=0, description="KV cache on a CPU, GiB")
+    tensor_parallel: int = Field(1, ge=1)
+    eager: bool = Field(False, description="no compilation and no graphs")
+
+
+class Serving(Strict):
+    """Where it listens. Loopback unless told otherwise."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+
+
+class Container(Strict):
+    """The image to run in. A tag moves, so a digest may pin it."""
+
+    image: str = Field(min_length=1)
+    digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$")
+    arguments: list[str] = Field(default_factory=list, description="further arguments of docker run")
+
+    @property
+    def reference(self) -> str:
+        """`image@digest` when pinned, else the image."""
+        return f"{self.image}@{self.digest}" if self.digest else self.image
+
+
+class Profile(Strict):
+    """One YAML file: engine, target, draft, limits, container, environment."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    engine: str
+    device: Literal["gpu", "cpu"] = "gpu"
+    target: Target
+    speculation: Speculation | None = None
+    limits: Limits = Limits()
+    server: Serving = Serving()
+    per_request_metrics: bool = Field(True, description="ask the engine for acceptance per request")
+    container: Container | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
+    engine_args: list[str] = Field(default_factory=list, description="further arguments, passed on as they are")
+    sources: list[str] = Field(default_factory=list, description="where the values come from, and what is unknown")
+
+    @property
+    def served_model(self) -> str:
+        """The name that a request uses for the model."""
+        return self.target.served_name or self.target.model
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What would run: argv, the environment variables that are set on top of ours, and the container."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    container: Container | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecCounts:
+    """What an engine reports of one request: raw counts, the bonus or fix token never counted.
+
+    `per_step_*` are lists over the steps that carried a draft, in order; None when the engine gives only sums.
+    """
+
+    steps: int
+    drafted: int
+    accepted: int
+    num_speculative_tokens: int | None = None
+    per_step_drafted: list[int] | None = None
+    per_step_accepted: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """One reading of /metrics, summed over engines and labels. None: the engine does not report it.
+
+    All but `running`, `waiting`, `kv_tokens` and `kv_requests` only ever grow: use differences.
+    """
+
+    iterations: float | None = None
+    generation_tokens: float | None = None
+    preemptions: float | None = None
+    drafts: float | None = None
+    drafted: float | None = None
+    accepted: float | None = None
+    accepted_per_position: list[float] = field(default_factory=list)
+    running: float | None = None
+    waiting: float | None = None
+    kv_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFailure:
+    """A boot failure that is recognised by its log, and what to do about it in one sentence."""
+
+    pattern: str
+    advice: str
+
+
+class Engine(Protocol):
+    """One engine's dialect. Adding an engine is one file that satisfies this and one line in `engines.ENGINES`."""
+
+    name: str
+    known_failures: Sequence[KnownFailure]
+
+    def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
+        """The command that serves `profile`; `resolve` turns a model's name into what the engine is given.
+
+        Raises InputError when the engine cannot serve such a profile.
+        """
+        ...
+
+    def installed_version(self) -> str | None:
+        """Version of the engine in this Python, None when it is not installed."""
+        ...
+
+    def scheduling(self, profile: Profile) -> str | None:
+        """`synchronous` or `asynchronous` as this engine's rules choose for `profile`; None when it has one mode."""
+        ...
+
+    def check(self, profile: Profile, configs: Callable[[str], str]) -> list[str]:
+        """Problems that the installed engine's own parser and validators find, without GPU and weights.
+
+        `configs` turns a model's name into a folder that holds its config.json. Raises EngineError when the engine
+        is not installed here.
+        """
+        ...
+
+    def request_fields(self) -> dict[str, Any]:
+        """What to add to the body of a streamed chat request so that the answer tells the most."""
+        ...
+
+    def chunk_tokens(self, chunk: dict[str, Any]) -> int | None:
+        """Tokens that one streamed chunk carries; None when the chunk does not say."""
+        ...
+
+    def spec_counts(self, chunk: dict[str, Any]) -> SpecCounts | None:
+        """Acceptance in a streamed chunk, None when this chunk has none."""
+        ...
+
+    def passes(self, completion_tokens: int, chunk_sizes: Sequence[int], counts: SpecCounts) -> tuple[int, int] | None:
+        """Bounds (low, high) of the target passes of one request, the prefill included; equal when exact.
+
+        None when the engine's reports do not bound them.
+        """
+        ...
+
+    def counters(self, page: str) -> Counters:
+        """Translate a /metrics page. Raises ValueError when it is not in the exposition format."""
+        ...

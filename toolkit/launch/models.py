@@ -1,0 +1,83 @@
+"""From a model's name to what an engine is given, to its config.json, and to what identifies its content."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import InputError
+from toolkit.lab.model import LAB_MODEL, ensure_lab_model
+
+
+def resolve_model(name: str) -> str:
+    """What an engine is given for `name`: the lab model's folder (built on first use), a local folder, or the hub name.
+
+    Raises InputError for a local folder that does not exist or holds no config.json, EngineError when the lab's model
+    cannot be fetched.
+    """
+    if name == LAB_MODEL:
+        return str(ensure_lab_model())
+    if is_local(name):
+        folder = Path(name).expanduser()
+        if not (folder / "config.json").is_file():
+            raise InputError(f"model {name}: the folder does not exist or holds no config.json.")
+        return str(folder.resolve())
+    return name
+
+
+def is_local(name: str) -> bool:
+    """Whether `name` is a path rather than a hub's `organisation/model`."""
+    return name.startswith((".", "/", "~")) or Path(name).is_dir()
+
+
+def config_folder(name: str) -> str:
+    """A folder with the config.json of `name`: local, in the hub cache, or among the facts that we ship.
+
+    Raises InputError when there is none on this machine.
+    """
+    candidates = [Path(name).expanduser()] if is_local(name) else [*_cached(name), _facts() / name.replace("/", "--")]
+    for folder in candidates:
+        if (folder / "config.json").is_file():
+            return str(folder)
+    raise InputError(f"model {name}: no config.json of it is on this machine; download the model's config first.")
+
+
+def model_config(name: str) -> dict[str, object]:
+    """The parsed config.json of `name`. Raises InputError when there is none on this machine."""
+    path = Path(config_folder(name)) / "config.json"
+    try:
+        config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON: {error}.") from None
+    return config
+
+
+def model_identity(name: str) -> str:
+    """What tells one model from another whatever the path: the hub name, or a digest of a folder's content.
+
+    Of a folder: its config.json and tokenizer byte by byte, its weight files by name and size.
+    """
+    if not is_local(name) and name != LAB_MODEL:
+        return name
+    digest = hashlib.sha256()
+    for path in sorted(Path(resolve_model(name)).iterdir()):
+        if path.suffix in (".json", ".jinja", ".model", ".txt") and path.name != "toolkit.json":
+            digest.update(path.name.encode() + path.read_bytes())
+        elif path.is_file():
+            digest.update(f"{path.name} {path.stat().st_size}".encode())
+    return f"sha256:{digest.hexdigest()[:16]}"
+
+
+def _facts() -> Path:
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "_data" / "models"
+    return inside if inside.is_dir() else package.parent / "tests" / "data" / "models"
+
+
+def _cached(name: str) -> Iterator[Path]:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = hub / f"models--{name.replace('/', '--')}" / "snapshots"
+    if snapshots.is_dir():
+        yield from sorted(snapshots.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)

@@ -1,0 +1,128 @@
+"""A process tree that can be ended whole, and only that tree, even by a process that did not start it.
+
+The engine is started as the leader of its own session. Workers rename themselves and lose their environment and, when
+their parent dies, their parent; the session id stays. The kernel gives no session id away while a member lives, so a
+session is ours as long as one of the processes that we wrote down (pid and start time) is still in it.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+Identity = tuple[int, float]
+
+
+class Tree(BaseModel):
+    """A session and the processes once seen in it, as (pid, start time in seconds since the epoch)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    session: int
+    seen: list[Identity]
+
+    def members(self) -> list[psutil.Process]:
+        """The living processes of this tree; empty when it has ended."""
+        inside = [process for process in psutil.process_iter() if _session(process.pid) == self.session]
+        known = dict(self.seen)
+        if any(_same(process, known.get(process.pid)) for process in inside):
+            return [process for process in inside if _alive(process)]
+        return []
+
+    def refreshed(self) -> "Tree":
+        """The same tree with every process that is in it now written down as well."""
+        now = [(process.pid, created) for process in self.members() if (created := _created(process)) is not None]
+        return Tree(session=self.session, seen=sorted({*self.seen, *now}))
+
+    def stop(self, grace: float = 20.0) -> int:
+        """End every process: SIGTERM, then SIGKILL after `grace` seconds. Returns how many were ended.
+
+        Raises TimeoutError when a process outlives SIGKILL by ten seconds (it hangs in the kernel).
+        """
+        ended = len(self.members())
+        for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
+            members = self.members()
+            if not members:
+                return ended
+            tree = self.refreshed()
+            for process in members:
+                _send(process, number)
+            deadline = time.monotonic() + patience
+            while tree.members() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if not tree.members():
+                return ended
+            self = tree
+        raise TimeoutError(f"process {self.members()[0].pid} does not end, even killed")
+
+
+def start(argv: Sequence[str], env: dict[str, str], log: Path) -> tuple[Popen[bytes], Tree]:
+    """Start `argv` in a session of its own, output into `log`, no standard input. Raises OSError."""
+    with log.open("ab") as output:
+        process = Popen(
+            argv, env={**os.environ, **env}, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True
+        )
+    return process, Tree(session=process.pid, seen=[(process.pid, psutil.Process(process.pid).create_time())])
+
+
+def is_running(identity: Identity) -> bool:
+    """Whether the process (pid, start time) still runs."""
+    try:
+        return _same(psutil.Process(identity[0]), identity[1]) and _alive(psutil.Process(identity[0]))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def own_identity() -> Identity:
+    """This process as (pid, start time)."""
+    return os.getpid(), psutil.Process().create_time()
+
+
+def port_holder(port: int) -> str | None:
+    """Who listens on the TCP `port` of this machine, as 'name (pid N)'; None when nobody does."""
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            if connection.pid is None:
+                return "a process of another user"
+            try:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+            except psutil.NoSuchProcess:
+                return f"pid {connection.pid}"
+    return None
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _created(process: psutil.Process) -> float | None:
+    try:
+        return process.create_time()
+    except psutil.Error:
+        return None
+
+
+def _same(process: psutil.Process, created: float | None) -> bool:
+    now = _created(process)
+    return created is not None and now is not None and abs(now - created) < 0.05
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.Error):
+        process.send_signal(number)

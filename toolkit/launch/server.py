@@ -1,0 +1,225 @@
+"""A served profile: start it, wait until it really answers, watch it, stop all of it."""
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+from types import TracebackType
+from typing import Literal
+
+import httpx
+
+from toolkit.engines import engine
+from toolkit.engines.contract import Command, KnownFailure, Profile
+from toolkit.errors import EngineError, InputError
+from toolkit.launch.models import resolve_model
+from toolkit.launch.process import own_identity, port_holder, start
+from toolkit.launch.registry import ServerEntry, state_folder
+
+BOOT_TIMEOUT = 1800.0  # seconds: a first start may download and compile
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_PREFIX = re.compile(r"^(\([^)]*pid=\d+\)\s*)?((INFO|WARNING|ERROR|DEBUG)\s+[\d-]+ [\d:]+ \[[^\]]*\]\s*)?")
+
+Progress = Callable[[str], None]
+
+
+def command(profile: Profile) -> Command:
+    """What would run for `profile`, the model resolved. Raises InputError, or EngineError for the lab's model."""
+    return engine(profile.engine).command(profile, resolve_model)
+
+
+@dataclass(slots=True)
+class Server:
+    """A running engine that answers. `close` (or leaving the context) ends its whole process tree."""
+
+    profile: Profile
+    entry: ServerEntry
+    process: Popen[bytes]
+
+    @property
+    def base_url(self) -> str:
+        return self.entry.base_url
+
+    def check(self) -> None:
+        """Raises EngineError when the engine has died."""
+        code = self.process.poll()
+        if code is not None:
+            raise EngineError(_death_message(self.profile, self.entry.log, code))
+
+    def close(self) -> None:
+        self.entry.tree.stop()
+        self.process.wait(timeout=10)
+        self.entry.forget()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def launch(profile: Profile, progress: Progress = lambda line: None, boot_timeout: float = BOOT_TIMEOUT) -> Server:
+    """Start `profile` and wait until it has generated text.
+
+    Raises InputError when the port is taken, EngineError when the engine dies or is not ready in `boot_timeout`
+    seconds; nothing is left running in either case.
+    """
+    server = begin(profile)
+    try:
+        wait_ready(server, progress, boot_timeout)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def begin(profile: Profile, purpose: Literal["serve", "sweep"] = "serve") -> Server:
+    """Start `profile` without waiting. Raises InputError when the port is taken, EngineError when argv cannot run."""
+    host, port = profile.server.host, profile.server.port
+    if holder := port_holder(port):
+        raise InputError(
+            f"port {port} is taken by {holder}. End it (`toolkit stop` ends ours), or use --set server.port=N."
+        )
+    what = command(profile)
+    if what.container:
+        raise InputError(
+            f"profile {profile.name} runs in a container ({what.container.reference}), and containers are not started "
+            "by this version. With vLLM installed here: --set container=null. `--dry-run` shows what to run."
+        )
+    log = state_folder() / f"{profile.name}-{port}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    try:
+        process, tree = start(what.argv, what.env, log)
+    except OSError as error:
+        raise EngineError(f"{what.argv[0]} cannot be started: {error.strerror}.") from None
+    reach = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    entry = ServerEntry(
+        name=profile.name,
+        base_url=f"http://{reach}:{port}/v1",
+        log=log,
+        tree=tree,
+        owner=own_identity(),
+        purpose=purpose,
+    )
+    entry.save()
+    return Server(profile, entry, process)
+
+
+def wait_ready(server: Server, progress: Progress = lambda line: None, timeout: float = BOOT_TIMEOUT) -> None:
+    """Wait for /health and then for one generation that returns text. Raises EngineError."""
+    deadline = time.monotonic() + timeout
+    root = server.base_url.removesuffix("/v1")
+    with httpx.Client(timeout=10, trust_env=False) as client:
+        while not _healthy(client, root):
+            server.check()
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"{server.profile.name} was not healthy after {timeout:.0f} s.\n{_tail(server.entry.log)}"
+                )
+            progress(_stage(server.entry.log))
+            time.sleep(0.5)
+        progress("first generation")
+        text = _generate(client, server, max(deadline - time.monotonic(), 60))
+    if is_garbage(text):
+        raise EngineError(
+            f"{server.profile.name} is healthy but answers {text[:40]!r}: the build computes garbage on this machine. "
+            f"Log: {server.entry.log}"
+        )
+    server.entry = server.entry.model_copy(update={"tree": server.entry.tree.refreshed()})
+    server.entry.save()
+
+
+def is_garbage(text: str) -> bool:
+    """No text, or one character over and over: what broken kernels emit while /health stays green (sglang#36716)."""
+    letters = text.split()
+    return not letters or (len(text.strip()) > 3 and len(set("".join(letters))) == 1)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def closing_all(servers: Iterable[Server]) -> Iterator[None]:
+    """Close every one of `servers` on the way out, whatever the closing of another does."""
+    try:
+        yield
+    finally:
+        errors = []
+        for server in servers:
+            try:
+                server.close()
+            except (OSError, TimeoutError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def _healthy(client: httpx.Client, root: str) -> bool:
+    try:
+        return client.get(f"{root}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _generate(client: httpx.Client, server: Server, timeout: float) -> str:
+    body = {
+        "model": server.profile.served_model,
+        "prompt": "The capital of France is",
+        "max_tokens": 16,
+        "temperature": 0,
+    }
+    try:
+        answer = client.post(f"{server.base_url}/completions", json=body, timeout=timeout)
+        answer.raise_for_status()
+        return str(answer.json()["choices"][0]["text"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        server.check()
+        raise EngineError(
+            f"{server.profile.name} is healthy but its first generation failed: {error}.\n{_tail(server.entry.log)}"
+        ) from None
+
+
+def _lines(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as handle:
+            handle.seek(max(0, log.stat().st_size - 200_000))
+            text = handle.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line for line in (_PREFIX.sub("", _ANSI.sub("", raw)).strip() for raw in text.splitlines()) if line]
+
+
+def _stage(log: Path) -> str:
+    lines = _lines(log)
+    return lines[-1][:100] if lines else "starting"
+
+
+def _tail(log: Path) -> str:
+    """The last meaningful lines: those that name an error, else the last ones."""
+    lines = _lines(log)
+    errors = list(dict.fromkeys(line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:|.*\berror: ", line)))
+    return "\n".join(f"  {line[:300]}" for line in (errors or lines)[-6:])
+
+
+def known_cause(log_text: str, failures: Iterable[KnownFailure]) -> str | None:
+    """The advice for the first known failure that the log shows."""
+    return next((failure.advice for failure in failures if re.search(failure.pattern, log_text)), None)
+
+
+def _death_message(profile: Profile, log: Path, code: int) -> str:
+    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    advice = known_cause("\n".join(_lines(log)), engine(profile.engine).known_failures)
+    parts = [f"the engine of {profile.name} ended {how}.", _tail(log)]
+    if advice:
+        parts.append(advice)
+    return "\n".join(filter(None, [*parts, f"Log: {log}"]))
