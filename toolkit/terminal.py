@@ -4,18 +4,30 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from toolkit.analysis.crossover import Crossover, Level
+from toolkit.analysis.escape import one_line
 from toolkit.analysis.levels import LevelStats
 from toolkit.analysis.run import Run
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 NONE = "n/a"
+_COLUMNS: dict[str, JustifyMethod] = {
+    "conc.": "right",
+    "tok/s": "right",
+    "baseline": "right",
+    "speedup, 95 %": "left",
+    "verdict": "left",
+    "tok/pass": "right",
+    "accepted": "right",
+    "pairs": "right",
+}
 
 
 class SweepProgress(AbstractContextManager["SweepProgress"]):
@@ -69,11 +81,10 @@ def crossover_table(result: Crossover, stats: Sequence[LevelStats]) -> list[Tabl
     tables = []
     for one in result.results:
         against = f" against {result.baseline}" if result.baseline else ""
-        table = Table(title=escape(f"{one.arm}{against}, {one.workload}"), title_justify="left")
-        for heading in ("concurrency", "tok/s", "baseline", "speedup [95 % interval]", "verdict", "tokens per pass"):
-            table.add_column(heading, justify="left" if heading == "verdict" else "right")
-        table.add_column("accepted", justify="right")
-        table.add_column("pairs", justify="right")
+        title = escape(one_line(f"{one.arm}{against}, {one.workload}"))
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        for heading, justify in _COLUMNS.items():
+            table.add_column(heading, justify=justify)
         for level in one.levels:
             arm = by_key.get((one.arm, "arm", level.concurrency))
             base = by_key.get((one.arm, "baseline", level.concurrency))

@@ -23,6 +23,7 @@ CONFIDENCE = 0.95
 ENOUGH_PAIRS = 5
 TOO_MANY_FAILED = 0.01
 REQUESTS_PER_SLOT = 4
+NEARLY_ALL = 0.9  # of the asked concurrency: between two requests a slot is empty for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,15 @@ def _level(
         if (key.arm, key.side, key.concurrency) == (arm.name, "arm", level)
         and (other := cells.get(key.model_copy(update={"side": "baseline"}))) is not None
     ]
-    usable = [(a, b) for a, b in pairs if a and b]
+    windows = [(a, b) for a, b in pairs if a is not None and b is not None]
+    usable = [(a, b) for a, b in windows if a > 0 and b > 0]
     speedup = low = high = None
     if len(usable) >= 2:
         speedup, low, high = paired_speedup([a for a, _ in usable], [b for _, b in usable])
     elif usable:
         speedup = usable[0][0] / usable[0][1]
     verdict: Verdict = "inconclusive"
-    reason = _no_verdict(run, arm, ours, theirs, level, len(pairs), len(usable))
+    reason = _no_verdict(run, arm, ours, theirs, level, len(pairs) - len(windows), len(usable))
     if not reason and low is not None and high is not None:
         verdict = verdict_of(low, high)
         reason = _verdict_reason(verdict)
@@ -164,7 +166,7 @@ def _verdict_reason(verdict: Verdict) -> str:
 
 
 def _no_verdict(
-    run: Run, arm: ArmInfo, ours: LevelStats, theirs: LevelStats | None, level: int, pairs: int, usable: int
+    run: Run, arm: ArmInfo, ours: LevelStats, theirs: LevelStats | None, level: int, without: int, usable: int
 ) -> str:
     """Why this level can have no verdict, or an empty string."""
     if run.info.baseline is None:
@@ -178,10 +180,10 @@ def _no_verdict(
         if info.kv_tokens and side and side.mean_tokens_held and info.kv_tokens < level * side.mean_tokens_held:
             fit = int(info.kv_tokens / side.mean_tokens_held)
             return f"the KV cache of {info.name} holds about {fit} of {level} requests"
-    if usable < pairs:
-        return f"{pairs - usable} of {pairs} pairs have no window in which all {level} requests ran"
+    if without:
+        return f"{_count(without, 'pair')} had no window in which all {level} requests ran"
     if usable < ENOUGH_PAIRS:
-        return f"{usable} pairs are too few: {ENOUGH_PAIRS} are needed"
+        return f"{_count(usable, 'pair')} measured, {ENOUGH_PAIRS} are needed"
     return ""
 
 
@@ -193,7 +195,9 @@ def _notes(run: Run, arm: ArmInfo, cells: dict[CellKey, CellRecord], level: int)
         if record.running_peak is not None:
             peaks[record.served_by] = max(record.running_peak, peaks.get(record.served_by, 0.0))
     notes += [
-        f"{name} never ran more than {peak:.0f} of {level}" for name, peak in sorted(peaks.items()) if peak < level
+        f"{name} never ran more than {peak:.0f} of {level}"
+        for name, peak in sorted(peaks.items())
+        if peak < NEARLY_ALL * level
     ]
     if any(record.client_cpu > 0.9 for record in here):
         notes.append("the load client itself was near its limit")
@@ -205,3 +209,7 @@ def _notes(run: Run, arm: ArmInfo, cells: dict[CellKey, CellRecord], level: int)
     if any(len(found) > 1 for found in digests.values()):
         notes.append("a resumed pair had different prompts on its two sides")
     return notes
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -188,14 +188,14 @@ def _code(rng: Random, stem: str) -> tuple[str, list[str]]:
 def _copy_code(rng: Random, author: str) -> tuple[str, str]:
     stem = author.lower().replace(" ", "_")
     code, names = _code(rng, stem)
-    fenced = f"{stem}.py\n```python\n{code}```\n"
+    given = f"{author} wrote this code:\n\n```python\n{code}```\n\n"
     dice = rng.random()
-    if dice < 0.4:
-        return f"{fenced}Repeat this code exactly as it is.", "repeat"
-    if dice < 0.6:
+    if dice < 0.5:
+        return f"{given}Repeat this code exactly as it is.", "repeat"
+    if dice < 0.8:
         old, new = rng.choice(names), f"{_pick(rng, 'trait')}_{stem.split('_')[0]}"
-        return f"{fenced}Write the code again with {old} renamed to {new}.", "rename"
-    return f"{fenced}Write the code again with type hints for all arguments and results.", "annotate"
+        return f"{given}Write the code again with {old} renamed to {new}.", "rename"
+    return f"{given}Repeat this code and explain it.", "explain"
 
 
 # --- extract: quoting from a record, where copies are shorter and must be found ---

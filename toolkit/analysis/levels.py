@@ -3,17 +3,19 @@
 Ratios come from summed counts only. What an engine did not report is None.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from toolkit.analysis.records import CellRecord, RequestRecord, Side
+from toolkit.analysis.records import CellKey, CellRecord, RequestRecord, Side
 from toolkit.analysis.run import Run
 
 EXACT_ENOUGH = 0.02  # relative width of the bounds of tokens per pass up to which their middle is shown
 
 DISAGREE = 0.01  # share by which responses and counters may differ
+
+_Group = tuple[str, Side, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,25 @@ class LevelStats:
 
 def level_stats(run: Run) -> list[LevelStats]:
     """Statistics of every (arm, side, workload, concurrency) that has a finished cell, in that order."""
-    cells: dict[tuple[str, Side, str, int], list[CellRecord]] = {}
-    for cell in run.cells():
-        cells.setdefault((cell.cell.arm, cell.cell.side, cell.cell.workload, cell.cell.concurrency), []).append(cell)
-    requests: dict[tuple[str, Side, str, int], list[RequestRecord]] = {}
-    for record in run.requests():
-        key = (record.cell.arm, record.cell.side, record.cell.workload, record.cell.concurrency)
-        requests.setdefault(key, []).append(record)
-    return [_stats(key, cells[key], requests.get(key, [])) for key in sorted(cells)]
+    return _grouped(run.cells(), run.requests(), lambda key: (key.arm, key.side, key.workload, key.concurrency))
+
+
+def baseline_stats(run: Run) -> list[LevelStats]:
+    """Statistics of the baseline per concurrency, over all cells that it served for any of the arms."""
+    cells = [cell for cell in run.cells() if cell.cell.side == "baseline"]
+    requests = [record for record in run.requests() if record.cell.side == "baseline"]
+    return _grouped(cells, requests, lambda key: ("", "baseline", key.workload, key.concurrency))
+
+
+def _grouped(
+    cells: Sequence[CellRecord], requests: Sequence[RequestRecord], group: Callable[[CellKey], _Group]
+) -> list[LevelStats]:
+    by_group: dict[_Group, tuple[list[CellRecord], list[RequestRecord]]] = {}
+    for cell in cells:
+        by_group.setdefault(group(cell.cell), ([], []))[0].append(cell)
+    for record in requests:
+        by_group.setdefault(group(record.cell), ([], []))[1].append(record)
+    return [_stats(key, *by_group[key]) for key in sorted(by_group) if by_group[key][0]]
 
 
 def cross_check(run: Run) -> list[str]:
@@ -117,7 +130,7 @@ def tokens_per_pass(records: Iterable[RequestRecord]) -> tuple[float, float] | N
     return (tokens / high, tokens / low) if low else None
 
 
-def _stats(key: tuple[str, Side, str, int], cells: Sequence[CellRecord], records: list[RequestRecord]) -> LevelStats:
+def _stats(key: _Group, cells: Sequence[CellRecord], records: list[RequestRecord]) -> LevelStats:
     answered = [record for record in records if record.error is None]
     rates = [cell.tokens_per_second for cell in cells]
     known_rates = [rate for rate in rates if rate is not None]

@@ -6,10 +6,13 @@ requests of an interrupted cell stay on disk under their attempt number and outs
 
 import errno
 import fcntl
+import gzip
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,7 +92,10 @@ def resume_key(parts: dict[str, Any]) -> str:
 
 
 class Run:
-    """A Run directory that is read. Raises InputError when it is not one, naming the file and line at fault."""
+    """A Run directory as it is on disk now, read once, on first need.
+
+    Raises InputError when it is not one, naming the file and line at fault.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,24 +113,32 @@ class Run:
 
     def cells(self) -> list[CellRecord]:
         """The finished cells, each key once, in the order they were measured."""
+        return self._cells
+
+    @cached_property
+    def _cells(self) -> list[CellRecord]:
         unique: dict[CellKey, CellRecord] = {}
         for record in _read(self.folder / "cells.jsonl", CellRecord):
             unique.setdefault(record.cell, record)
         return list(unique.values())
+
+    @cached_property
+    def _requests(self) -> list[RequestRecord]:
+        return list(_read(self.folder / "requests.jsonl", RequestRecord))
 
     def requests(self, warmup: bool = False) -> list[RequestRecord]:
         """The requests of finished cells, of no interrupted attempt; the warm-up's only when asked for."""
         finished = {record.cell: record.attempt for record in self.cells()}
         return [
             record
-            for record in _read(self.folder / "requests.jsonl", RequestRecord)
+            for record in self._requests
             if (warmup or not record.warmup) and finished.get(record.cell) == record.attempt
         ]
 
     def attempts(self) -> dict[CellKey, int]:
         """The highest attempt number on disk per cell, finished or not."""
         highest: dict[CellKey, int] = {}
-        for record in _read(self.folder / "requests.jsonl", RequestRecord):
+        for record in self._requests:
             highest[record.cell] = max(record.attempt, highest.get(record.cell, 0))
         return highest
 
@@ -141,26 +155,28 @@ class Recorder:
         self.info = info
 
     def __enter__(self) -> "Recorder":
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / ".lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{self.folder}: another sweep writes there now.") from None
-        except OSError as error:
-            raise _disk_error(self.folder, error) from None
-        if (self.folder / "run.json").exists():
-            there = Run(self.folder).info
-            self._refuse_other(there)
-            self.info = self.info.model_copy(update={"created": there.created})
-        self.save_info(self.info)
-        self._files = {kind: self._open(f"{kind}.jsonl") for kind in ("requests", "cells")}
+        with ExitStack() as opened:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                lock = opened.enter_context((self.folder / ".lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{self.folder}: another sweep writes there now.") from None
+            except OSError as error:
+                raise _disk_error(self.folder, error) from None
+            if (self.folder / "run.json").exists():
+                there = Run(self.folder).info
+                self._refuse_other(there)
+                self.info = self.info.model_copy(update={"created": there.created})
+            self.save_info(self.info)
+            self._files = {kind: self._open(f"{kind}.jsonl") for kind in ("requests", "cells")}
+            for handle in self._files.values():
+                opened.callback(os.close, handle)
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for handle in self._files.values():
-            os.close(handle)
-        self._lock.close()
+        self._opened.close()
 
     def save_info(self, info: RunInfo) -> None:
         """Replace run.json in one step."""
@@ -224,19 +240,26 @@ def find_unfinished(root: Path, key: str, is_finished: Callable[[Run], bool]) ->
 
 
 def _read(path: Path, model: type[Record]) -> Iterator[Record]:
-    """Records of a .jsonl file. A torn line (from a kill or a full disk) ends without a newline or is marked so."""
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n") or line.endswith(_TORN + b"\n"):
-                continue
-            try:
-                yield model.model_validate_json(line)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(str(part) for part in first["loc"])
-                raise InputError(f"{path}:{number}: not a record of this version: {where} {first['msg']}.") from None
+    """Records of a .jsonl file, or of its .gz. A torn line (a kill, a full disk) lacks its newline or is marked so."""
+    packed = path.with_name(path.name + ".gz")
+    try:
+        if path.exists():
+            lines = path.read_bytes().splitlines(keepends=True)
+        elif packed.exists():
+            lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+        else:
+            return
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n") or line.endswith(_TORN + b"\n"):
+            continue
+        try:
+            yield model.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise InputError(f"{path}:{number}: not a record of this version: {where} {first['msg']}.") from None
 
 
 _TORN = b"\x00torn"

@@ -1,36 +1,30 @@
 """The scoreboard keeps what past runs gave: SCOREBOARD.jsonl holds it, a row per arm and load, SCOREBOARD.md shows it.
 
-`Row` is the specification of the .jsonl. The .md is only ever appended to, so that notes written between its tables
-stay; each of its rows ends in a comment with the row's id, by which a row that was lost is missed and put back.
+`rows.Row` is the specification of the .jsonl. The .md is only ever appended to, so that notes written between its
+tables stay; each of its rows ends in a comment with the row's id, by which a lost row is missed and put back.
 """
 
 import csv
 import errno
 import fcntl
-import hashlib
 import io
-import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, datetime
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
-from toolkit.analysis.crossover import Level, Verdict, crossover
-from toolkit.analysis.escape import csv_cell, json_in_html, markdown, one_line
-from toolkit.analysis.levels import LevelStats, level_stats
-from toolkit.analysis.records import SCHEMA, CellRecord, RequestRecord, Side
-from toolkit.analysis.run import ArmInfo, Run
+from toolkit.analysis.escape import csv_cell, json_in_html, markdown
+from toolkit.analysis.records import SCHEMA
+from toolkit.analysis.rows import Row, rows_of
+from toolkit.analysis.run import Run
 from toolkit.errors import InputError
 
 Form = Literal["md", "csv", "json"]
-Text = Annotated[str, BeforeValidator(lambda value: one_line(value) if isinstance(value, str) else value)]
-_Record = TypeVar("_Record", CellRecord, RequestRecord)
 
 UNAVAILABLE = "n/a"
 _COLUMNS = [
@@ -43,52 +37,6 @@ _TITLE = (
     "# Scoreboard\n\nOutput tokens per second of each run, and the speedup of speculation over its baseline (method "
     "none) at each concurrency; `toolkit scoreboard add` appends rows and leaves notes of your own alone.\n\n"
 )
-_SYNTHETIC = re.compile(r"rejection_sample_method\W+synthetic\b|--spec-synth")
-
-
-class Row(BaseModel):
-    """One line of SCOREBOARD.jsonl: one side of an arm at one concurrency. Unavailable is None, never 0.
-
-    Numbers keep six significant digits, so that another version of a numeric library makes the same row.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
-
-    schema_: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
-    date: date
-    target: Text
-    engine: Text
-    engine_version: Text | None = None
-    precision: Text | None = None
-    method: Text | None = Field(None, description="none without speculation; null when the server does not tell")
-    num_speculative_tokens: int | None = None
-    workload: Text
-    concurrency: int
-    tokens_per_second: float | None = None
-    ttft_p50_ms: float | None = None
-    ttft_p95_ms: float | None = None
-    tpot_p50_ms: float | None = None
-    tpot_p95_ms: float | None = None
-    tokens_per_pass: float | None = None
-    draft_acceptance_rate: float | None = None
-    speedup: float | None = Field(None, description="over the baseline; it and the next five are null for a baseline")
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    verdict: Verdict | None = None
-    reason: Text | None = None
-    pairs: int | None = None
-    change: Text | None = None
-    arm: Text = Field(description="profile or running server that was measured")
-    side: Side
-    cells: int
-    run: Text = Field(description="resume key of the run")
-    id: str = Field("", description="digest over run, side, arm, workload, concurrency and the measured numbers")
-
-
-# What does not tell one row from another: words about the numbers, and what the run's resume key stands for.
-_NOT_IDENTITY = {"date", "target", "engine", "engine_version", "precision", "method", "num_speculative_tokens"} | {
-    *("verdict", "reason", "change", "id"),
-}
 
 
 def add(run: Run, change: str | None, board: Path = Path("SCOREBOARD.md")) -> int:
@@ -99,7 +47,7 @@ def add(run: Run, change: str | None, board: Path = Path("SCOREBOARD.md")) -> in
     nothing, whatever its `change`. Raises InputError: a run without finished cells or with synthetic acceptance, a
     malformed line, a disk that refuses.
     """
-    rows, data = _rows(run, change), _data_of(board)
+    rows, data = rows_of(run, change), _data_of(board)
     with _alone(board):
         known, shown = _read(data), _bytes(board)
         ids = {row.id for row in known}
@@ -137,88 +85,6 @@ def export(board: Path, form: Form) -> str:
     writer.writerow(name for name in Row.model_fields if name != "schema_")
     writer.writerows([csv_cell(value) for value in row.values()] for row in plain)
     return out.getvalue()
-
-
-def _rows(run: Run, change: str | None) -> list[Row]:
-    baseline = run.info.baseline
-    for info in [*run.info.arms, *([baseline] if baseline else [])]:
-        simulated = any("SIMULATE_ACC" in name for name in info.env or {})  # SGLang's SGLANG_SIMULATE_ACC_LEN
-        if simulated or _SYNTHETIC.search(" ".join(info.argv or [])):
-            raise InputError(
-                f"{run.folder}: {info.name} ran with synthetic acceptance: its drafts were accepted by lot. Its "
-                "numbers show what a cost model needs and are no result; a scoreboard takes real acceptance only."
-            )
-    rows = [_row(run, baseline, stats, None, change) for stats in level_stats(_BaselineOnly(run))] if baseline else []
-    served = level_stats(run)
-    for arm, result in zip(run.info.arms, crossover(run).results, strict=True):
-        levels = {level.concurrency: level for level in result.levels}
-        mine = [stats for stats in served if (stats.arm, stats.side) == (arm.name, "arm")]
-        rows += [_row(run, arm, stats, levels.get(stats.concurrency), change) for stats in mine]
-    if not rows:
-        raise InputError(f"{run.folder}: no cell of this run is finished. Repeat its sweep command to go on with it.")
-    return rows
-
-
-class _BaselineOnly(Run):
-    """A Run seen as its baseline alone: the cells that it served for several arms count as one arm's."""
-
-    def __init__(self, run: Run) -> None:
-        self.folder, self.info, self._whole = run.folder, run.info, run
-
-    def cells(self) -> list[CellRecord]:
-        return self._merged(self._whole.cells())
-
-    def requests(self, warmup: bool = False) -> list[RequestRecord]:
-        return self._merged(self._whole.requests(warmup))
-
-    def _merged(self, records: Sequence[_Record]) -> list[_Record]:
-        return [
-            record.model_copy(update={"cell": record.cell.model_copy(update={"arm": ""})})
-            for record in records
-            if record.cell.side == "baseline"
-        ]
-
-
-def _row(run: Run, info: ArmInfo, stats: LevelStats, level: Level | None, change: str | None) -> Row:
-    try:
-        created = datetime.fromisoformat(run.info.created).date()
-    except ValueError:
-        raise InputError(f"{run.folder / 'run.json'}: created: {run.info.created!r} is no date.") from None
-    row = Row(
-        date=created,
-        target=run.info.target or info.model,
-        engine=info.engine,
-        engine_version=info.engine_version,
-        precision=info.precision,
-        method=info.method,
-        num_speculative_tokens=info.num_speculative_tokens,
-        workload=stats.workload,
-        concurrency=stats.concurrency,
-        tokens_per_second=_six(stats.tokens_per_second),
-        ttft_p50_ms=_six(stats.ttft_ms.p50 if stats.ttft_ms else None),
-        ttft_p95_ms=_six(stats.ttft_ms.p95 if stats.ttft_ms else None),
-        tpot_p50_ms=_six(stats.tpot_ms.p50 if stats.tpot_ms else None),
-        tpot_p95_ms=_six(stats.tpot_ms.p95 if stats.tpot_ms else None),
-        tokens_per_pass=_six(stats.tokens_per_pass),
-        draft_acceptance_rate=_six(stats.draft_acceptance_rate),
-        speedup=_six(level.speedup if level else None),
-        speedup_low=_six(level.low if level else None),
-        speedup_high=_six(level.high if level else None),
-        verdict=level.verdict if level else None,
-        reason=level.reason if level else None,
-        pairs=level.pairs if level else None,
-        change=(run.info.change if change is None else change) or None,
-        arm=info.name,
-        side=stats.side,
-        cells=stats.cells,
-        run=run.info.key,
-    )
-    identity = json.dumps(row.model_dump(mode="json", exclude=_NOT_IDENTITY), sort_keys=True, separators=(",", ":"))
-    return row.model_copy(update={"id": hashlib.sha256(identity.encode()).hexdigest()[:16]})
-
-
-def _six(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
 
 
 def _markdown_row(row: Row, mark: str = "") -> str:

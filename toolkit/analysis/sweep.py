@@ -12,6 +12,7 @@ from typing import Protocol
 from toolkit.analysis.arms import Arm, Live
 from toolkit.analysis.cell import CellPlan, Job, measure, warmup_lengths
 from toolkit.analysis.client import Client, Sampling
+from toolkit.analysis.crossover import ENOUGH_PAIRS
 from toolkit.analysis.records import CellKey, CellRecord, Side
 from toolkit.analysis.run import Recorder, Run
 from toolkit.analysis.workload import Workload
@@ -124,12 +125,8 @@ def pending_pairs(plan: Plan, finished: set[CellKey], costs: _Costs, spent: floa
     Under a budget a pair whose expected time does not fit any more is left out, cheaper ones may follow. What is
     measured never depends on what was found, so that no verdict is reached by looking until it comes.
     """
-    pairs: dict[tuple[int, int, str], list[CellKey]] = {}
-    for key in all_cells(plan):
-        pairs.setdefault((key.round, key.concurrency, key.arm), []).append(key)
-    groups = list(pairs.values()) if plan.resident else [[key] for key in all_cells(plan)]
     begun = time.monotonic()
-    for group in groups:
+    for group in _groups(plan):
         missing = [key for key in group if key not in finished]
         if not missing:
             continue
@@ -137,6 +134,33 @@ def pending_pairs(plan: Plan, finished: set[CellKey], costs: _Costs, spent: floa
         expected = costs.total(missing)
         if left is None or (left > 0 if expected is None else expected <= left):
             yield missing
+
+
+def _groups(plan: Plan) -> list[list[CellKey]]:
+    """Pairs in the order in which they are measured; single cells where an engine keeps the memory for a round.
+
+    Under a budget: two pairs everywhere, then enough for a verdict at the lowest and the highest concurrency, which
+    bracket the crossover, then between them, then more of all.
+    """
+    if not plan.resident:
+        return [[key] for key in all_cells(plan)]
+    pairs: dict[tuple[int, int, str], list[CellKey]] = {}
+    for key in all_cells(plan):
+        pairs.setdefault((key.round, key.concurrency, key.arm), []).append(key)
+    groups = list(pairs.values())
+    if plan.budget is None:
+        return groups
+    ends = {min(plan.levels), max(plan.levels)}
+
+    def phase(group: list[CellKey]) -> int:
+        key = group[0]
+        if key.round <= 2:
+            return 0
+        if key.round <= ENOUGH_PAIRS:
+            return 1 if key.concurrency in ends else 2
+        return 3
+
+    return sorted(groups, key=phase)
 
 
 def run_sweep(plan: Plan, recorder: Recorder, live: Live, progress: Progress) -> None:

@@ -19,7 +19,7 @@ def ask_of(minutes: float, run: Path | None) -> Ask:
         baseline="lab-baseline",
         workload="copy-code",
         concurrency="1,4,16,64",
-        max_tokens=48,
+        max_tokens=32,
         budget=minutes * 60,
         change="n-gram K=4",
         run=run,
