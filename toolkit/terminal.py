@@ -19,13 +19,13 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 NONE = "n/a"
 _COLUMNS: dict[str, JustifyMethod] = {
-    "conc.": "right",
+    "n": "right",
     "tok/s": "right",
-    "baseline": "right",
+    "base": "right",
     "speedup, 95 %": "left",
     "verdict": "left",
     "tok/pass": "right",
-    "accepted": "right",
+    "accept": "right",
     "pairs": "right",
 }
 
@@ -82,7 +82,14 @@ def crossover_table(result: Crossover, stats: Sequence[LevelStats]) -> list[Tabl
     for one in result.results:
         against = f" against {result.baseline}" if result.baseline else ""
         title = escape(one_line(f"{one.arm}{against}, {one.workload}"))
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        table = Table(
+            title=title,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1),
+            pad_edge=False,
+            collapse_padding=True,
+        )
         for heading, justify in _COLUMNS.items():
             table.add_column(heading, justify=justify)
         for level in one.levels:

@@ -6,7 +6,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -121,7 +120,8 @@ async def measure(
         try:
             if not job.warmup:
                 await started.wait()
-                if window.saw_first_token(worker, time.perf_counter()):
+                failed = asking.done() and asking.result().first is None
+                if not failed and window.saw_first_token(worker, time.perf_counter()):
                     side_tasks.append(asyncio.create_task(read()))
             answer = await asking
         finally:
@@ -142,9 +142,9 @@ async def measure(
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     finally:
-        poller.cancel()
-        with suppress(asyncio.CancelledError):
-            await poller
+        for task in (poller, *side_tasks):
+            task.cancel()
+        await asyncio.gather(poller, *side_tasks, return_exceptions=True)
     await read()
     measured = [answer for job, answer in answers if not job.warmup]
     if measured and all(answer.error for answer in measured):

@@ -17,6 +17,9 @@ from toolkit.analysis.endpoint import Endpoint
 from toolkit.analysis.workload import Prompt
 from toolkit.engines.contract import Counters, SpecCounts
 
+LONGEST_ERROR = 300  # characters of what a server said
+METRICS_TIMEOUT = 10.0  # seconds: a page that hangs must not hold up a cell
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -111,21 +114,27 @@ class Client:
         except TimeoutError:
             answer.error = f"no byte for {self.stall:g} s"
         except aiohttp.ClientError as error:
-            answer.error = f"connection: {error or type(error).__name__}"
+            answer.error = f"connection: {_printable(str(error)) or type(error).__name__}"
         answer.ended = time.perf_counter()
         if started is not None:
             started.set()
-        if answer.error is not None and self.endpoint.key:
-            answer.error = answer.error.replace(self.endpoint.key, "***")
+        if answer.error is not None:
+            answer.error = self._safe(answer.error)
         return answer
 
     async def metrics(self) -> Counters | None:
         """The server's counters now; None when it shows none that we can read."""
         try:
-            async with self._session.get(self.endpoint.metrics_url) as response:
+            timeout = aiohttp.ClientTimeout(total=METRICS_TIMEOUT)
+            async with self._session.get(self.endpoint.metrics_url, timeout=timeout) as response:
                 return self.endpoint.counters(await response.text()) if response.status == 200 else None
         except (TimeoutError, aiohttp.ClientError, UnicodeDecodeError):
             return None
+
+    def _safe(self, error: str) -> str:
+        """`error` without the key, then cut: a cut first could leave half a key."""
+        masked = error.replace(self.endpoint.key, "***") if self.endpoint.key else error
+        return masked[:LONGEST_ERROR] + ("..." if len(masked) > LONGEST_ERROR else "")
 
     async def _read(self, response: aiohttp.ClientResponse, answer: Answer, started: asyncio.Event | None) -> None:
         buffer = b""
@@ -137,22 +146,26 @@ class Client:
                 if line.startswith(b"data:"):
                     if line[5:].strip() == b"[DONE]":
                         return
-                    self._take(_parse(line[5:]), arrived, answer)
+                    chunk = _parse(line[5:])
+                    try:
+                        self._take(chunk, arrived, answer)
+                    except (AttributeError, LookupError, TypeError):
+                        raise BadStreamError(f"not a chat completion chunk: {_decoded(line[5:])}") from None
                 elif line.strip() and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-                    raise BadStreamError(f"not an event stream: {_printable(line)}")
+                    raise BadStreamError(f"not an event stream: {_decoded(line)}")
             if started is not None and answer.first is not None:
                 started.set()
-        if buffer.strip():
-            raise BadStreamError(f"the stream broke in the middle of an event: {_printable(buffer)}")
+        if buffer.strip() and buffer.replace(b" ", b"") != b"data:[DONE]":
+            raise BadStreamError(f"the stream broke in the middle of an event: {_decoded(buffer)}")
 
     def _take(self, chunk: dict[str, Any], arrived: float, answer: Answer) -> None:
-        if "error" in chunk:
+        if chunk.get("error"):
             raise BadStreamError(f"the server sent an error: {_message(json.dumps(chunk))}")
         engine = self.endpoint.engine
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            answer.prompt_tokens = usage.get("prompt_tokens")
-            answer.completion_tokens = usage.get("completion_tokens")
+            answer.prompt_tokens = _whole(usage.get("prompt_tokens"))
+            answer.completion_tokens = _whole(usage.get("completion_tokens"))
         answer.counts = engine.spec_counts(chunk) or answer.counts
         choices = chunk.get("choices")
         if not choices:
@@ -168,6 +181,10 @@ class Client:
                 answer.first = arrived
 
 
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
 def _has_text(delta: Mapping[str, Any]) -> bool:
     return any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
 
@@ -175,10 +192,10 @@ def _has_text(delta: Mapping[str, Any]) -> bool:
 def _parse(data: bytes) -> dict[str, Any]:
     try:
         chunk = json.loads(data)
-    except ValueError:
-        raise BadStreamError(f"not JSON in the stream: {_printable(data)}") from None
+    except (ValueError, RecursionError):  # the latter for brackets nested too deep
+        raise BadStreamError(f"not JSON in the stream: {_decoded(data)}") from None
     if not isinstance(chunk, dict):
-        raise BadStreamError(f"not an object in the stream: {_printable(data)}")
+        raise BadStreamError(f"not an object in the stream: {_decoded(data)}")
     return chunk
 
 
@@ -197,12 +214,14 @@ def _message(text: str) -> str:
         found = json.loads(text)
         inner = found.get("error", found)
         text = str(inner.get("message", inner) if isinstance(inner, dict) else inner)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
-    return _printable(text.encode())
+    return _printable(text)
 
 
-def _printable(data: bytes) -> str:
-    text = " ".join(data.decode("utf-8", errors="replace").split())
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return clean[:300] + ("..." if len(clean) > 300 else "")
+def _decoded(data: bytes) -> str:
+    return _printable(data.decode("utf-8", errors="replace"))
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))

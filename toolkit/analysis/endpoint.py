@@ -49,16 +49,24 @@ def root(base_url: str) -> str:
     return base_url.rstrip("/").removesuffix("/v1")
 
 
+def is_address(base_url: str) -> bool:
+    """Whether `base_url` can be asked at all: http or https, a host, a possible port."""
+    try:
+        address = urlsplit(base_url)
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:
+        return False
+
+
 def find_endpoint(name: str, base_url: str, model: str | None = None, key_env: str | None = None) -> Endpoint:
     """Ask the server at `base_url` who it is.
 
     Raises InputError for a URL or a model that cannot be right, EngineError when nothing usable answers there.
     """
-    address = urlsplit(base_url)
-    if address.scheme not in ("http", "https") or not address.hostname:
-        raise InputError(f"{base_url}: not a URL like http://localhost:8000/v1.")
-    if address.username or address.password or address.query:
+    if "@" in base_url or "?" in base_url:
         raise InputError("the base URL must hold no user, password or query: pass a key with --api-key-env NAME.")
+    if not is_address(base_url):
+        raise InputError(f"{base_url}: not a URL like http://localhost:8000/v1.")
     key = _key(key_env)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(timeout=30, headers=headers, trust_env=False) as client:
@@ -87,9 +95,11 @@ def find_endpoint(name: str, base_url: str, model: str | None = None, key_env: s
 def _key(key_env: str | None) -> str | None:
     if key_env is None:
         return None
-    key = os.environ.get(key_env)
+    key = os.environ.get(key_env, "").strip()
     if not key:
         raise InputError(f"--api-key-env {key_env}: the environment variable {key_env} is not set.")
+    if not key.isascii() or not key.isprintable():
+        raise InputError(f"--api-key-env {key_env}: the key in {key_env} has characters that no key has.")
     return key
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from toolkit import __version__
 from toolkit.analysis.arms import Arm, Live, can_stay_resident, describe, key_part
 from toolkit.analysis.client import Sampling
-from toolkit.analysis.endpoint import find_endpoint
+from toolkit.analysis.endpoint import find_endpoint, is_address
 from toolkit.analysis.run import ArmInfo, Recorder, Run, RunInfo, WorkloadInfo, find_unfinished, resume_key
 from toolkit.analysis.sweep import Plan, Progress, is_finished, run_sweep
 from toolkit.analysis.workload import load_workload
@@ -82,6 +82,9 @@ def _arms(ask: Ask) -> tuple[list[Arm], Arm | None]:
     if ask.profiles:
         if ask.baseline_url:
             raise InputError("--baseline-url goes with --base-url; with --profile use --baseline PROFILE.")
+        for flag, value in (("--model", ask.model), ("--api-key-env", ask.api_key_env)):
+            if value is not None:
+                raise InputError(f"{flag} goes with --base-url; a profile says it itself.")
         arms = [_profile_arm(name, ask.changes) for name in ask.profiles]
         baseline = _profile_arm(ask.baseline, ask.changes) if ask.baseline else None
         names = [arm.name for arm in arms] + ([baseline.name] if baseline else [])
@@ -95,12 +98,17 @@ def _arms(ask: Ask) -> tuple[list[Arm], Arm | None]:
         raise InputError("nothing to measure: give --profile NAME [--baseline NAME], or --base-url URL.")
     if ask.baseline:
         raise InputError("--baseline goes with --profile; with --base-url use --baseline-url URL.")
-    arm = Arm(_url_name(ask.base_url), url=ask.base_url, model=ask.model, key_env=ask.api_key_env)
+    if ask.changes:
+        raise InputError("--set changes a profile; a server at --base-url runs as it was started.")
+    names = [_url_name(url) for url in (ask.base_url, ask.baseline_url or "")]
+    if names[0] == names[1]:  # two servers behind one address
+        names = [ask.base_url, ask.baseline_url or ""]
+    arm = Arm(names[0], url=ask.base_url, model=ask.model, key_env=ask.api_key_env)
     if ask.baseline_url is None:
         return [arm], None
     if ask.baseline_url.rstrip("/") == ask.base_url.rstrip("/"):
         raise InputError("--baseline-url is the same server as --base-url: prompts would be served twice.")
-    return [arm], Arm(_url_name(ask.baseline_url), url=ask.baseline_url, model=ask.model, key_env=ask.api_key_env)
+    return [arm], Arm(names[1], url=ask.baseline_url, model=ask.model, key_env=ask.api_key_env)
 
 
 def _profile_arm(name: str, changes: Sequence[str]) -> Arm:
@@ -109,7 +117,7 @@ def _profile_arm(name: str, changes: Sequence[str]) -> Arm:
 
 
 def _url_name(url: str) -> str:
-    return urlsplit(url).netloc.rpartition("@")[2] or url
+    return urlsplit(url).netloc.rpartition("@")[2] or url if is_address(url) else url
 
 
 def _levels(ask: Ask, defaults: list[str]) -> list[int]:

@@ -30,6 +30,16 @@ class CellKey(BaseModel):
         return f"{self.workload}/{self.concurrency}/{self.round}/{self.arm}/{self.side}"
 
 
+class AttemptRecord(BaseModel):
+    """A cell that was begun: from here on its prompts may have been served, though no request of it has ended."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    schema_: int = Field(SCHEMA, alias="schema")
+    cell: CellKey
+    attempt: int = Field(ge=1)
+
+
 class RequestRecord(BaseModel):
     """One request as the client saw it, with the engine's counts translated by its adapter."""
 

@@ -1,7 +1,8 @@
 """The Run directory: `run.json` says what was measured, `requests.jsonl` and `cells.jsonl` hold what came of it.
 
-Both .jsonl files are only ever appended to, a line at a time. A cell counts once its line stands in `cells.jsonl`; the
-requests of an interrupted cell stay on disk under their attempt number and outside every analysis.
+The .jsonl files are only ever appended to, a line at a time. A cell is begun once its line stands in `attempts.jsonl`
+and counts once it stands in `cells.jsonl`; the requests of an interrupted cell stay on disk under their attempt number
+and outside every analysis.
 """
 
 import errno
@@ -10,6 +11,7 @@ import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cached_property
@@ -18,10 +20,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from toolkit.analysis.records import SCHEMA, CellKey, CellRecord, RequestRecord
+from toolkit.analysis.records import SCHEMA, AttemptRecord, CellKey, CellRecord, RequestRecord
 from toolkit.errors import InputError
 
-Record = TypeVar("Record", RequestRecord, CellRecord)
+Record = TypeVar("Record", RequestRecord, CellRecord, AttemptRecord)
 
 
 class ArmInfo(BaseModel):
@@ -137,9 +139,10 @@ class Run:
 
     def attempts(self) -> dict[CellKey, int]:
         """The highest attempt number on disk per cell, finished or not."""
+        begun = [(record.cell, record.attempt) for record in _read(self.folder / "attempts.jsonl", AttemptRecord)]
         highest: dict[CellKey, int] = {}
-        for record in self._requests:
-            highest[record.cell] = max(record.attempt, highest.get(record.cell, 0))
+        for cell, attempt in [*begun, *((record.cell, record.attempt) for record in self._requests)]:
+            highest[cell] = max(attempt, highest.get(cell, 0))
         return highest
 
 
@@ -169,7 +172,7 @@ class Recorder:
                 self._refuse_other(there)
                 self.info = self.info.model_copy(update={"created": there.created})
             self.save_info(self.info)
-            self._files = {kind: self._open(f"{kind}.jsonl") for kind in ("requests", "cells")}
+            self._files = {kind: self._open(f"{kind}.jsonl") for kind in ("attempts", "requests", "cells")}
             for handle in self._files.values():
                 opened.callback(os.close, handle)
             self._opened = opened.pop_all()
@@ -188,6 +191,10 @@ class Recorder:
         except OSError as error:
             raise _disk_error(self.folder, error) from None
 
+    def begin(self, cell: CellKey, attempt: int) -> None:
+        """Write down that `cell` begins, before any of its prompts is served."""
+        self._append("attempts", AttemptRecord(cell=cell, attempt=attempt))
+
     def request(self, record: RequestRecord) -> None:
         """Append one request."""
         self._append("requests", record)
@@ -202,13 +209,16 @@ class Recorder:
 
     def _open(self, name: str) -> int:
         path = self.folder / name
+        packed = path.with_name(name + ".gz")
+        if packed.exists() and not path.exists():
+            raise InputError(f"{packed} is packed: gunzip it to go on with this run.")
         try:
             _end_torn_line(path)
             return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             raise _disk_error(self.folder, error) from None
 
-    def _append(self, kind: str, record: RequestRecord | CellRecord) -> None:
+    def _append(self, kind: str, record: RequestRecord | CellRecord | AttemptRecord) -> None:
         line = record.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
         try:
             written = os.write(self._files[kind], line)
@@ -220,7 +230,8 @@ class Recorder:
     def _refuse_other(self, there: RunInfo) -> None:
         if there.key == self.info.key:
             return
-        differing = [part for part in self.info.key_parts if self.info.key_parts[part] != there.key_parts.get(part)]
+        ours, theirs = self.info.key_parts, there.key_parts
+        differing = [part for part in {**theirs, **ours} if ours.get(part) != theirs.get(part)]
         raise InputError(
             f"{self.folder} holds another measurement: {', '.join(differing) or 'its format'} differ. "
             "Choose another --run, or repeat its command to extend it."
@@ -246,10 +257,11 @@ def _read(path: Path, model: type[Record]) -> Iterator[Record]:
         if path.exists():
             lines = path.read_bytes().splitlines(keepends=True)
         elif packed.exists():
+            path = packed
             lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
         else:
             return
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n") or line.endswith(_TORN + b"\n"):

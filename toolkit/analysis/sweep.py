@@ -185,6 +185,7 @@ def run_sweep(plan: Plan, recorder: Recorder, live: Live, progress: Progress) ->
             first_time = live.first_time(arm, key.concurrency)
             jobs = _jobs(plan, key, attempt if arm.outlives_us else 1, first_time)
             cell = CellPlan(key, attempt, order, arm.name, jobs, live.speculates(arm))
+            recorder.begin(key, attempt)
             progress.stage(f"{key.workload} at {key.concurrency}, round {key.round}, {arm.name}")
             record = asyncio.run(_measure(live, arm, Client(endpoint, plan.sampling, plan.stall), cell, recorder))
             recorder.cell(record)

@@ -73,7 +73,7 @@ class Limits(Strict):
     max_num_seqs: int | None = Field(None, ge=1, description="requests that run at once; the same in both arms")
     max_num_batched_tokens: int | None = Field(None, ge=1)
     memory_fraction: float | None = Field(None, gt=0, le=1, description="share of the device memory")
-    kv_cache_gib: float | None = Field(None, gt=0, description="KV cache on a CPU, GiB")
+    kv_cache_gib: int | None = Field(None, ge=1, description="KV cache on a CPU, whole GiB (vLLM takes no fraction)")
     tensor_parallel: int = Field(1, ge=1)
     eager: bool = Field(False, description="no compilation and no graphs")
 

@@ -8,6 +8,7 @@ vllm/config/speculative.py (SpeculativeConfig).
 import json
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -33,7 +34,7 @@ _SPECULATION_KEYS = {
 
 _KNOWN_FAILURES = (
     KnownFailure(
-        r"gated repo|GatedRepoError|401 Client Error|403 Client Error",
+        r"access (a )?gated repo|GatedRepoError|403 Client Error",
         "The model is gated: accept its licence on its hub page, then set HF_TOKEN in the environment.",
     ),
     KnownFailure(
@@ -68,7 +69,8 @@ _KNOWN_FAILURES = (
     ),
     KnownFailure(
         r"Cannot find model|does not appear to have a file named|is not a valid model identifier|"
-        r"Repository Not Found|Invalid repository ID|LocalEntryNotFoundError|couldn't connect to|Can't load the config",
+        r"Repository Not Found|401 Client Error|Invalid repository ID|LocalEntryNotFoundError|couldn't connect to|"
+        r"Can't load the config",
         "The model could not be fetched: check target.model (and speculation.draft) for typing errors, the network, "
         "or give a local folder.",
     ),
@@ -167,19 +169,18 @@ class VLLM:
 
         A step yields its kept drafts and one more token, so completion = passes + accepted, were it not that vLLM
         counts a step's acceptances before a stop or max_tokens trims it. The overshoot is at most what the last
-        drafted step kept. It is exact when the sizes of the chunks can be laid over `per_step_accepted`; when the
-        server merged chunks, or gave no sizes or steps, the bounds stand.
+        drafted step kept. It is exact when the chunks can be read as one pass each; when the server merged chunks, or
+        gave no sizes or steps, the bounds stand. (A merge of undrafted passes can look like the drafted pass that it is
+        not: in a simulation of n-gram lookup with one chunk in ten merged, for 1 request in 150.)
         """
-        least = completion_tokens - counts.accepted
+        untrimmed, steps = completion_tokens - counts.accepted, counts.per_step_accepted
         if not counts.accepted:
-            return least, least
-        if counts.per_step_accepted is None:
-            overshoot = min(counts.num_speculative_tokens or counts.accepted, counts.accepted)
-            return max(least, 1), least + overshoot
-        trimmed = _overshoot(chunk_sizes, counts.per_step_accepted)
-        if trimmed is not None:
-            return least + trimmed, least + trimmed
-        return max(least, 1), least + counts.per_step_accepted[-1]
+            return untrimmed, untrimmed
+        if steps and chunk_sizes and sum(chunk_sizes) == completion_tokens and _one_pass_each(chunk_sizes, steps):
+            return len(chunk_sizes), len(chunk_sizes)
+        overshoot = steps[-1] if steps else min(counts.num_speculative_tokens or counts.accepted, counts.accepted)
+        least, most = max(untrimmed, 1 + counts.steps, len(chunk_sizes)), untrimmed + overshoot
+        return (least, most) if least <= most else None  # None: counts that no request can have
 
     def counters(self, page: str) -> Counters:
         metrics = Page(page)
@@ -216,31 +217,32 @@ def speculative_config(speculation: Speculation, resolve: Callable[[str], str]) 
     return {**config, **speculation.options}
 
 
-def _overshoot(chunk_sizes: Sequence[int], per_step_accepted: Sequence[int]) -> int | None:
-    """Tokens cut from the last drafted step, or None when the chunks do not show the steps one by one.
+def _one_pass_each(chunk_sizes: Sequence[int], per_step_accepted: Sequence[int]) -> bool:
+    """Whether the chunks can be one target pass each: the prefill, then drafted steps in order and passes of one token.
 
-    After the prefill's chunk, a chunk of more than one token is a step that kept a draft; a step that kept `a`
-    shows `a + 1` tokens, and only the last chunk can show fewer.
+    A step that kept `a` drafts shows `a + 1` tokens; only the last chunk may show fewer.
     """
-    if not chunk_sizes:
-        return None
-    shown = [size for size in chunk_sizes[1:] if size > 1]
-    made = [kept + 1 for kept in per_step_accepted if kept]
-    if shown == made:
-        return 0
-    last = chunk_sizes[-1]
-    if last > 1 and len(shown) == len(made) and shown[:-1] == made[:-1] and last < made[-1]:
-        return made[-1] - last
-    if last == 1 and shown == made[:-1] and per_step_accepted[-1]:
-        return made[-1] - 1
-    return None
+    shown = [kept + 1 for kept in per_step_accepted]
+    overshoot = len(chunk_sizes) + sum(per_step_accepted) - sum(chunk_sizes)
+    if not 0 <= overshoot <= per_step_accepted[-1]:
+        return False
+    shown[-1] -= overshoot
+    if overshoot and chunk_sizes[-1] != shown[-1]:
+        return False
+    waiting = deque(shown)
+    for size in chunk_sizes[1:]:
+        if waiting and waiting[0] == size:
+            waiting.popleft()
+        elif size != 1:
+            return False
+    return not waiting
 
 
 def _environment(profile: Profile) -> dict[str, str]:
     env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if profile.device == "cpu":
         if profile.limits.kv_cache_gib is not None:
-            env["VLLM_CPU_KVCACHE_SPACE"] = f"{profile.limits.kv_cache_gib:g}"
+            env["VLLM_CPU_KVCACHE_SPACE"] = str(profile.limits.kv_cache_gib)
         libraries = preload_libraries()
         if libraries and profile.container is None:
             env["LD_PRELOAD"] = ":".join([*libraries, *filter(None, [os.environ.get("LD_PRELOAD")])])

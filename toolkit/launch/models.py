@@ -62,9 +62,11 @@ def model_identity(name: str) -> str:
         return name
     digest = hashlib.sha256()
     for path in sorted(Path(resolve_model(name)).iterdir()):
+        if not path.is_file():
+            continue
         if path.suffix in (".json", ".jinja", ".model", ".txt") and path.name != "toolkit.json":
             digest.update(path.name.encode() + path.read_bytes())
-        elif path.is_file():
+        else:
             digest.update(f"{path.name} {path.stat().st_size}".encode())
     return f"sha256:{digest.hexdigest()[:16]}"
 

@@ -71,6 +71,22 @@ def start(argv: Sequence[str], env: dict[str, str], log: Path) -> tuple[Popen[by
     return process, Tree(session=process.pid, seen=[(process.pid, psutil.Process(process.pid).create_time())])
 
 
+def exit_code(process: Popen[bytes]) -> int | None:
+    """How `process`, our child, ended (negative: the signal); None while it runs.
+
+    It stays a zombie, so that a leader which dies before its workers were written down still shows its session as ours.
+    """
+    if process.returncode is not None:
+        return process.returncode
+    try:
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return process.poll()
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
 def is_running(identity: Identity) -> bool:
     """Whether the process (pid, start time) still runs."""
     try:

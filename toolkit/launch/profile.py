@@ -56,7 +56,8 @@ def load_profile(name: str, changes: Sequence[str] = (), engine_name: str | None
     try:
         engine(profile.engine)
     except InputError as error:
-        raise InputError(f"{_where(layers, ('engine',), changes)}: {error}") from None
+        where = f"--engine {engine_name}" if engine_name is not None else _where(layers, ("engine",), changes)
+        raise InputError(f"{where}: {error}") from None
     return profile
 
 
@@ -66,9 +67,9 @@ class _Layer:
     values: dict[str, Any]
     node: yaml.Node
 
-    def line(self, keys: Path_) -> int | None:
-        """1-based line of the deepest of `keys` that this file holds; None when it does not hold the first."""
-        node, line = self.node, None
+    def line(self, keys: Path_) -> int:
+        """1-based line of the deepest of `keys` that this file holds; 1 when it does not hold the first."""
+        node, line = self.node, 1
         for key in keys:
             found = None
             if isinstance(node, yaml.MappingNode):
@@ -120,33 +121,44 @@ def _read(path: Path) -> _Layer:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
+        if node is not None:
+            _check_keys(path, node)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text.") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: is not UTF-8 text.") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(f"{path}:{line}: not valid YAML: {error.problem}.") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(f"{path}:{line}: not valid YAML: {error.reason}.") from None
+    except RecursionError:
+        raise InputError(f"{path}:1: nested too deeply, or an alias stands for what contains it.") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{path}: not valid YAML: {error}.") from None
+        raise InputError(f"{path}:1: not valid YAML: {error}.") from None
     if node is None or not isinstance(values, dict):
         raise InputError(f"{path}:1: a profile is a mapping of keys, see `toolkit profiles show lab-ngram`.")
-    _refuse_repeated_keys(path, node)
     return _Layer(path, values, node)
 
 
-def _refuse_repeated_keys(path: Path, node: yaml.Node) -> None:
+def _check_keys(path: Path, node: yaml.Node) -> None:
+    """Raises InputError for a key that stands twice in its mapping, or that YAML does not read as text (`on`, `1`)."""
     children = node.value if isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) else []
     seen: set[str] = set()
     for child in children:
         if isinstance(child, tuple):
             key, value = child
+            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+                line = key.start_mark.line + 1
+                raise InputError(f"{path}:{line}: the key {key.value!r} is not text: put it in quotes.")
             if key.value in seen:
                 raise InputError(f"{path}:{key.start_mark.line + 1}: the key {key.value!r} stands here twice.")
             seen.add(key.value)
-            _refuse_repeated_keys(path, value)
+            _check_keys(path, value)
         else:
-            _refuse_repeated_keys(path, child)
+            _check_keys(path, child)
 
 
 def _merge(below: dict[str, Any], above: Mapping[Any, Any]) -> dict[str, Any]:
@@ -165,9 +177,11 @@ def _apply(values: dict[str, Any], change: str) -> None:
     parts = keys.strip().split(".")
     if not equals or not all(parts):
         raise InputError(f"--set {change}: write it as --set limits.max_num_seqs=64.")
+    if parts == ["extends"]:
+        raise InputError(f"--set {change}: `extends` stands in a file; choose the other profile with --profile.")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # ValueError: a date that does not exist
         raise InputError(f"--set {change}: the value is not valid YAML.") from None
     place = values
     for part in parts[:-1]:
@@ -195,7 +209,7 @@ def _where(layers: Sequence[_Layer], keys: Path_, changes: Sequence[str]) -> str
         for layer in layers:
             if _holds(layer.values, keys[:depth]):
                 return f"{layer.path}:{layer.line(keys[:depth])}"
-    return str(layers[0].path)
+    return f"{layers[0].path}:1"
 
 
 def _holds(values: Any, keys: Path_) -> bool:

@@ -59,7 +59,7 @@ def servers() -> list[ServerEntry]:
     running = []
     for path in sorted(state_folder().glob("*.json")):
         try:
-            entry = ServerEntry.model_validate_json(path.read_text(encoding="utf-8"))
+            entry = ServerEntry.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):
             continue
         if entry.tree.members():

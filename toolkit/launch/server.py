@@ -17,10 +17,12 @@ from toolkit.engines import engine
 from toolkit.engines.contract import Command, KnownFailure, Profile
 from toolkit.errors import EngineError, InputError
 from toolkit.launch.models import resolve_model
-from toolkit.launch.process import own_identity, port_holder, start
+from toolkit.launch.process import exit_code, own_identity, port_holder, start
 from toolkit.launch.registry import ServerEntry, state_folder
 
 BOOT_TIMEOUT = 1800.0  # seconds: a first start may download and compile
+POLL = 0.5  # seconds between two questions for health
+_ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b.*:|.*\berror: |Value error, |Input should ")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(\([^)]*pid=\d+\)\s*)?((INFO|WARNING|ERROR|DEBUG)\s+[\d-]+ [\d:]+ \[[^\]]*\]\s*)?")
 
@@ -46,7 +48,7 @@ class Server:
 
     def check(self) -> None:
         """Raises EngineError when the engine has died."""
-        code = self.process.poll()
+        code = exit_code(self.process)
         if code is not None:
             raise EngineError(_death_message(self.profile, self.entry.log, code))
 
@@ -122,7 +124,7 @@ def wait_ready(server: Server, progress: Progress = lambda line: None, timeout: 
                     f"{server.profile.name} was not healthy after {timeout:.0f} s.\n{_tail(server.entry.log)}"
                 )
             progress(_stage(server.entry.log))
-            time.sleep(0.5)
+            time.sleep(POLL)
         progress("first generation")
         text = _generate(client, server, max(deadline - time.monotonic(), 60))
     if is_garbage(text):
@@ -207,7 +209,7 @@ def _stage(log: Path) -> str:
 def _tail(log: Path) -> str:
     """The last meaningful lines: those that name an error, else the last ones."""
     lines = _lines(log)
-    errors = list(dict.fromkeys(line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:|.*\berror: ", line)))
+    errors = list(dict.fromkeys(line for line in lines if _ERROR_LINE.match(line)))
     return "\n".join(f"  {line[:300]}" for line in (errors or lines)[-6:])
 
 
