@@ -44,6 +44,8 @@ class StubServer:
     running_peak: int = 0
     counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_COUNTERS, 0.0))
     arrived: threading.Event = field(default_factory=threading.Event)
+    paths: list[str] = field(default_factory=list)
+    prefixes: tuple[str, ...] = ("",)  # of the paths it answers under
     port: int = 0
 
     @property
@@ -89,6 +91,8 @@ class StubServer:
             writer.close()
 
     async def _answer(self, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> None:
+        self.paths.append(path)
+        path = next((path.removeprefix(prefix) for prefix in self.prefixes if path.startswith(f"{prefix}/")), path)
         if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
             writer.write(_page(401, json.dumps({"error": "no key"}).encode()))
         elif path == "/v1/models":

@@ -1,6 +1,7 @@
 """The command line: parses, calls one function, prints. Exit codes: 0 done, 1 a fault found, 2 bad input, 3 engine."""
 
 import json
+import shlex
 import signal
 import sys
 import time
@@ -149,7 +150,7 @@ def launch(
 ) -> None:
     """Serve a profile: start the engine, wait until it really answers, watch it, stop all of it on Ctrl-C."""
     from toolkit.launch.profile import load_profile
-    from toolkit.launch.server import command
+    from toolkit.launch.server import command, shell_argv
     from toolkit.launch.server import launch as start
 
     loaded = load_profile(profile, [*(changes or ()), *([f"server.port={port}"] if port else [])], engine)
@@ -159,11 +160,7 @@ def launch(
         if as_json:
             _print_json({"argv": list(what.argv), "env": what.env, "container": container})
         else:
-            import shlex
-
-            if what.container:
-                print(f"# in the container {what.container.reference}")
-            print(shlex.join(["env", *(f"{key}={value}" for key, value in what.env.items()), *what.argv]))
+            print(shlex.join(shell_argv(loaded, what)))
         return
     begun = time.monotonic()
     with err.status("starting") as status:
@@ -194,8 +191,7 @@ def stop(
     from toolkit.launch.registry import choose
 
     for entry in choose(name, everything):
-        ended = entry.tree.stop()
-        entry.forget()
+        ended = entry.end()
         out.print(f"stopped {entry.name} at {entry.base_url} ({ended} processes)", markup=False, soft_wrap=True)
 
 

@@ -51,7 +51,7 @@ class TestDryRun:
 
     def test_plain_it_names_the_container(self, capsys: pytest.CaptureFixture[str]) -> None:
         app(["launch", "-p", "ngram-8b", "--dry-run"], standalone_mode=False)
-        assert capsys.readouterr().out.startswith("# in the container vllm/vllm-openai:v0.32.0\nenv ")
+        assert capsys.readouterr().out.startswith("docker run --rm --name toolkit-ngram-8b-8000 ")
 
 
 class TestInput:

@@ -74,7 +74,8 @@ def key_part(arm: Arm, info: ArmInfo) -> dict[str, Any]:
         for name in (arm.profile.target.model, arm.profile.speculation.draft if arm.profile.speculation else None)
         if name
     }
-    bare = arm.profile.model_copy(update={"server": type(arm.profile.server)()})
+    target = arm.profile.target.model_copy(update={"served_name": "a label"})  # else the model's path
+    bare = arm.profile.model_copy(update={"server": type(arm.profile.server)(), "target": target})
     what = engine(bare.engine).command(bare, lambda name: identities.get(name, name))
     env = {name: value for name, value in what.env.items() if name != "LD_PRELOAD"}
     preload = [path.rsplit("/", 1)[-1] for path in what.env.get("LD_PRELOAD", "").split(":") if path]

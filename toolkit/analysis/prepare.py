@@ -1,5 +1,6 @@
 """From what a person asks of a sweep to a measured Run directory: validate, find what can be resumed, go."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -143,11 +144,11 @@ def _plan(ask: Ask, arms: Sequence[Arm], baseline: Arm | None, levels: Sequence[
     for flag, number in (("--rounds", ask.rounds), ("--requests", ask.requests), ("--max-tokens", ask.max_tokens)):
         if number is not None and number < 1:
             raise InputError(f"{flag} {number}: at least 1.")
-    if ask.temperature is not None and ask.temperature < 0:
+    if ask.temperature is not None and not ask.temperature >= 0:  # a NaN neither is
         raise InputError(f"--temperature {ask.temperature}: not below 0.")
     for flag, amount in (("--budget", ask.budget), ("--timeout", ask.timeout)):
-        if amount is not None and amount <= 0:
-            raise InputError(f"{flag} {amount}: above 0.")
+        if amount is not None and not 0 < amount < math.inf:
+            raise InputError(f"{flag} {amount}: above 0, and a number.")
     rounds = BUDGET_ROUNDS if ask.budget and ask.rounds is None else ask.rounds
     requests = {level: ask.requests or max(4 * level, 8) for level in levels}
     if ask.requests is None:

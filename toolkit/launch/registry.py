@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolkit.errors import InputError
+from toolkit.launch.container import remove
 from toolkit.launch.process import Identity, Tree, is_running
 
 
@@ -22,6 +23,7 @@ class ServerEntry(BaseModel):
     tree: Tree
     owner: Identity
     purpose: Literal["serve", "sweep"] = "serve"
+    container: tuple[str, str] | None = None  # runtime and name
 
     @property
     def orphaned(self) -> bool:
@@ -41,6 +43,14 @@ class ServerEntry(BaseModel):
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text(self.model_dump_json(), encoding="utf-8")
         temporary.replace(self.path)
+
+    def end(self) -> int:
+        """End the whole process tree, and the container if there is one. Returns how many processes were ended."""
+        ended = self.tree.stop()
+        if self.container is not None:
+            remove(*self.container)
+        self.forget()
+        return ended
 
     def forget(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -91,6 +101,5 @@ def stop_orphans() -> list[ServerEntry]:
     """End the engines of sweeps that were killed. Returns those that were ended."""
     orphans = [entry for entry in servers() if entry.orphaned]
     for entry in orphans:
-        entry.tree.stop()
-        entry.forget()
+        entry.end()
     return orphans

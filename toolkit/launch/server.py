@@ -16,6 +16,7 @@ import httpx
 from toolkit.engines import engine
 from toolkit.engines.contract import Command, KnownFailure, Profile
 from toolkit.errors import EngineError, InputError
+from toolkit.launch.container import container_argv, find_runtime
 from toolkit.launch.models import resolve_model
 from toolkit.launch.process import exit_code, own_identity, port_holder, start
 from toolkit.launch.registry import ServerEntry, state_folder
@@ -32,6 +33,13 @@ Progress = Callable[[str], None]
 def command(profile: Profile) -> Command:
     """What would run for `profile`, the model resolved. Raises InputError, or EngineError for the lab's model."""
     return engine(profile.engine).command(profile, resolve_model)
+
+
+def shell_argv(profile: Profile, what: Command) -> list[str]:
+    """`what` as one would type it, its container and environment included."""
+    if what.container:
+        return container_argv(profile, what, f"toolkit-{profile.name}-{profile.server.port}")
+    return ["env", *(f"{key}={value}" for key, value in what.env.items()), *what.argv]
 
 
 @dataclass(slots=True)
@@ -53,9 +61,8 @@ class Server:
             raise EngineError(_death_message(self.profile, self.entry.log, code))
 
     def close(self) -> None:
-        self.entry.tree.stop()
+        self.entry.end()
         self.process.wait(timeout=10)
-        self.entry.forget()
 
     def __enter__(self) -> "Server":
         return self
@@ -82,23 +89,26 @@ def launch(profile: Profile, progress: Progress = lambda line: None, boot_timeou
 
 
 def begin(profile: Profile, purpose: Literal["serve", "sweep"] = "serve") -> Server:
-    """Start `profile` without waiting. Raises InputError when the port is taken, EngineError when argv cannot run."""
+    """Start `profile` without waiting.
+
+    Raises InputError when the port is taken or a container is asked for where no runtime is, EngineError when argv
+    cannot run.
+    """
     host, port = profile.server.host, profile.server.port
     if holder := port_holder(port):
         raise InputError(
             f"port {port} is taken by {holder}. End it (`toolkit stop` ends ours), or use --set server.port=N."
         )
     what = command(profile)
+    argv, env, container = list(what.argv), what.env, None
     if what.container:
-        raise InputError(
-            f"profile {profile.name} runs in a container ({what.container.reference}), and containers are not started "
-            "by this version. With vLLM installed here: --set container=null. `--dry-run` shows what to run."
-        )
+        container = (find_runtime(), f"toolkit-{profile.name}-{port}")
+        argv, env = container_argv(profile, what, container[1], container[0]), {}
     log = state_folder() / f"{profile.name}-{port}-{time.strftime('%Y%m%d-%H%M%S')}.log"
     try:
-        process, tree = start(what.argv, what.env, log)
+        process, tree = start(argv, env, log)
     except OSError as error:
-        raise EngineError(f"{what.argv[0]} cannot be started: {error.strerror}.") from None
+        raise EngineError(f"{argv[0]} cannot be started: {error.strerror}.") from None
     reach = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     entry = ServerEntry(
         name=profile.name,
@@ -107,8 +117,13 @@ def begin(profile: Profile, purpose: Literal["serve", "sweep"] = "serve") -> Ser
         tree=tree,
         owner=own_identity(),
         purpose=purpose,
+        container=container,
     )
-    entry.save()
+    try:
+        entry.save()
+    except OSError as error:
+        entry.end()
+        raise InputError(f"{entry.path}: cannot be written: {error.strerror}. Nothing was left running.") from None
     return Server(profile, entry, process)
 
 

@@ -192,7 +192,10 @@ class TestBegin:
             with pytest.raises(InputError, match=rf"port {port} is taken by .*\(pid {os.getpid()}\)"):
                 launch(behave(server={"port": port}))
 
-    def test_a_container_is_refused_saying_what_to_do(self, behave: Behave) -> None:
+    def test_a_container_without_a_runtime_is_refused_saying_what_to_do(
+        self, behave: Behave, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(InputError, match=r"--set container=null"):
             begin(behave(container={"image": "some/image:1"}))
 

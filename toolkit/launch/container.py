@@ -1,0 +1,57 @@
+"""A command inside a container: the `docker run` (or podman) that serves it, and the removal of what that leaves.
+
+The client runs in the foreground as the engine would, so log, exit code and signals are the same as without a
+container. The network is the host's: the engine binds the loopback interface of the machine, not of the container.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from toolkit.engines.contract import Command, Profile
+from toolkit.errors import InputError
+from toolkit.launch.models import is_local, resolve_model
+
+RUNTIMES = ("docker", "podman")
+_PASSED_ON = ("HF_TOKEN", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")  # by name: no value of them in an argv
+_GPUS = {"docker": ["--gpus", "all"], "podman": ["--device", "nvidia.com/gpu=all"]}
+
+
+def find_runtime() -> str:
+    """docker or podman, whichever is on PATH. Raises InputError when neither is."""
+    for name in RUNTIMES:
+        if shutil.which(name):
+            return name
+    raise InputError(
+        "neither docker nor podman is on PATH. Install one, or serve with the engine in this Python: "
+        "--set container=null."
+    )
+
+
+def container_argv(profile: Profile, what: Command, name: str, runtime: str = "docker") -> list[str]:
+    """The argv that runs `what` in its container, called `name`, with the hub cache and local models mounted."""
+    assert what.container is not None
+    cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    argv = [runtime, "run", "--rm", "--name", name, "--network", "host", "--ipc", "host"]
+    argv += _GPUS[runtime] if profile.device == "gpu" else []
+    argv += ["--volume", f"{cache}:/root/.cache/huggingface"]
+    for model in (profile.target.model, profile.speculation.draft if profile.speculation else None):
+        if model and (is_local(model) or model.startswith("lab/")):
+            path = resolve_model(model)
+            argv += ["--volume", f"{path}:{path}:ro"]
+    for variable in _PASSED_ON:
+        argv += ["--env", variable] if variable in os.environ else []
+    for variable, value in what.env.items():
+        argv += ["--env", f"{variable}={value}"]
+    argv += what.container.arguments
+    return [*argv, "--entrypoint", what.argv[0], what.container.reference, *what.argv[1:]]
+
+
+def remove(runtime: str, name: str) -> None:
+    """End and remove the container `name`, if it is still there: a killed client leaves it running."""
+    command: Sequence[str] = [runtime, "rm", "--force", name]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
