@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from toolkit import __version__
-from toolkit.errors import EngineError, InputError, ToolkitError
+from toolkit.errors import InputError, ToolkitError
 from toolkit.terminal import SweepProgress, crossover_table, err, out, sentences
 
 app = typer.Typer(
@@ -212,7 +212,7 @@ def sweep(
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer, tokens; 128.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Every answer has --max-tokens tokens.")] = False,
-    seed: Annotated[int, typer.Option(help="Chooses the prompts of a generated workload.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Chooses the prompts of a generated workload.")] = None,
     target: Annotated[str | None, typer.Option(help="The row's label on the scoreboard.")] = None,
     precision: Annotated[str | None, typer.Option(help="For the scoreboard, like bf16.")] = None,
     change: Annotated[str | None, typer.Option(help="What was changed, for the scoreboard.")] = None,
@@ -305,10 +305,8 @@ def _sweep(ask: Any, progress: SweepProgress) -> Path:
     try:
         return measure(ask, progress)
     except KeyboardInterrupt:
-        err.print("finished cells stand; the same command goes on from there.")
+        err.print("stopped; finished cells stand, the same command goes on from there.")
         raise
-    except EngineError as error:
-        raise EngineError(f"{error}\nFinished cells stand; the same command goes on from there.") from None
 
 
 def _print_crossover(folder: Path, as_json: bool) -> None:

@@ -152,9 +152,8 @@ class TestKilled:
             stderr=subprocess.PIPE,
         )
 
-    # Of the arm's requests: the first of all, before any record is written; the first of the second cell, which is a
-    # warm-up; one in the middle of the third cell.
-    @pytest.mark.parametrize("at", [1, 12, 40])
+    # Of the arm's requests: the first of all, before any record of its cell is written; one in the third cell's middle.
+    @pytest.mark.parametrize("at", [1, 40])
     def test_kill_9_and_the_same_command_finish_without_a_trace(
         self, servers: tuple[StubServer, StubServer], tmp_path: Path, at: int
     ) -> None:
@@ -184,8 +183,5 @@ class TestKilled:
             time.sleep(0.01)
         stopped.send_signal(2)
         out, err = stopped.communicate(timeout=20)
-        assert (stopped.returncode, out, err.splitlines()[-2:]) == (
-            130,
-            b"",
-            [b"finished cells stand; the same command goes on from there.", b"stopped."],
-        )
+        said = b"stopped; finished cells stand, the same command goes on from there."
+        assert (stopped.returncode, out, said in err.splitlines(), b"Traceback" in err) == (130, b"", True, False), err

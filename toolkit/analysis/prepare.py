@@ -1,9 +1,11 @@
 """From what a person asks of a sweep to a measured Run directory: validate, find what can be resumed, go."""
 
 import math
+import os
+import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,13 @@ from toolkit.analysis.endpoint import find_endpoint, is_address
 from toolkit.analysis.run import ArmInfo, Recorder, Run, RunInfo, WorkloadInfo, find_unfinished, resume_key
 from toolkit.analysis.sweep import Plan, Progress, is_finished, run_sweep
 from toolkit.analysis.workload import load_workload
-from toolkit.errors import InputError
+from toolkit.engines import engine
+from toolkit.errors import EngineError, InputError
 from toolkit.launch.hardware import environment, hardware
 from toolkit.launch.profile import load_profile
 from toolkit.launch.registry import stop_orphans
 
+DEFAULT_WORKLOAD = "copy-code"
 DEFAULT_ROUNDS = 6
 BUDGET_ROUNDS = 12  # the most pairs per level when a budget allocates them
 
@@ -42,7 +46,7 @@ class Ask:
     max_tokens: int | None = None
     temperature: float | None = None
     ignore_eos: bool = False
-    seed: int = 0
+    seed: int | None = None
     budget: float | None = None
     timeout: float = 300.0
     target: str | None = None
@@ -61,9 +65,15 @@ def sweep(ask: Ask, progress: Progress) -> Path:
     arms, baseline = _arms(ask)
     defaults: list[str] = []
     levels = _levels(ask, defaults)
-    plan = _plan(ask, arms, baseline, levels, defaults)
-    info = _info(ask, plan, defaults)
+    seed = _seed(ask)
+    plan = _plan(ask, arms, baseline, levels, seed, defaults)
+    info = _info(ask, plan, seed, defaults)
     folder = ask.run or find_unfinished(ask.runs, info.key, is_finished(plan)) or _new_folder(ask, arms)
+    if ask.seed is None and (folder / "run.json").exists():  # go on with the prompts that it began with
+        begun = Run(folder).info.workload
+        if begun.seed != seed and begun.name == plan.workload.name:
+            plan = replace(plan, workload=load_workload(ask.workload or DEFAULT_WORKLOAD, begun.seed))
+            info = info.model_copy(update={"workload": begun})
     for orphan in stop_orphans():
         progress.stage(f"ended {orphan.name} (session {orphan.tree.session}), left by a sweep that was killed")
     with Recorder(folder, info) as recorder:
@@ -73,8 +83,18 @@ def sweep(ask: Ask, progress: Progress) -> Path:
         live = Live([*arms, *([baseline] if baseline else [])], plan.resident)
         live.on_up = lambda: recorder.save_info(_with_what_was_seen(recorder.info, live))
         with live:
-            run_sweep(plan, recorder, live, progress)
+            try:
+                run_sweep(plan, recorder, live, progress)
+            except EngineError as error:
+                raise EngineError(f"{error}\nFinished cells stand; the same command goes on from there.") from None
     return folder
+
+
+def _seed(ask: Ask) -> int:
+    """A server that goes on running must not see the prompts of an earlier run again; an engine of ours is new."""
+    if ask.seed is not None:
+        return ask.seed
+    return secrets.randbelow(2**31) if ask.base_url else 0
 
 
 def _arms(ask: Ask) -> tuple[list[Arm], Arm | None]:
@@ -114,7 +134,8 @@ def _arms(ask: Ask) -> tuple[list[Arm], Arm | None]:
 
 def _profile_arm(name: str, changes: Sequence[str]) -> Arm:
     profile = load_profile(name, changes)
-    return Arm(profile.name, profile=profile)
+    key_variable = engine(profile.engine).key_variable
+    return Arm(profile.name, profile=profile, key_env=key_variable if key_variable in os.environ else None)
 
 
 def _url_name(url: str) -> str:
@@ -135,7 +156,9 @@ def _levels(ask: Ask, defaults: list[str]) -> list[int]:
     return levels
 
 
-def _plan(ask: Ask, arms: Sequence[Arm], baseline: Arm | None, levels: Sequence[int], defaults: list[str]) -> Plan:
+def _plan(
+    ask: Ask, arms: Sequence[Arm], baseline: Arm | None, levels: Sequence[int], seed: int, defaults: list[str]
+) -> Plan:
     def filled(value: Any, default: Any, what: str) -> Any:
         if value is None:
             defaults.append(f"{what} {default}")
@@ -156,7 +179,7 @@ def _plan(ask: Ask, arms: Sequence[Arm], baseline: Arm | None, levels: Sequence[
     return Plan(
         arms=arms,
         baseline=baseline,
-        workload=load_workload(filled(ask.workload, "copy-code", "workload"), ask.seed),
+        workload=load_workload(filled(ask.workload, DEFAULT_WORKLOAD, "workload"), seed),
         levels=levels,
         requests=requests,
         sampling=Sampling(
@@ -171,7 +194,7 @@ def _plan(ask: Ask, arms: Sequence[Arm], baseline: Arm | None, levels: Sequence[
     )
 
 
-def _info(ask: Ask, plan: Plan, defaults: list[str]) -> RunInfo:
+def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str]) -> RunInfo:
     def info_of(arm: Arm) -> ArmInfo:
         endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env) if arm.url else None
         found = describe(arm, endpoint)
@@ -184,15 +207,18 @@ def _info(ask: Ask, plan: Plan, defaults: list[str]) -> RunInfo:
         "temperature": plan.sampling.temperature,
         "ignore_eos": plan.sampling.ignore_eos,
     }
+    chosen_for_this_run = ask.seed is None and ask.base_url is not None and plan.workload.size is None
+    machine = hardware()
     parts = {
         "arms": [key_part(arm, info) for arm, info in zip(plan.arms, arms, strict=True)],
         "baseline": key_part(plan.baseline, baseline) if plan.baseline and baseline else None,
-        "workload": plan.workload.digest,
+        "workload": plan.workload.name if chosen_for_this_run else plan.workload.digest,
         "levels": list(plan.levels),
         "requests": {str(level): count for level, count in plan.requests.items()},
         "sampling": sampling,
         "budget": plan.budget,
         "resident": plan.resident,
+        "hardware": {name: machine.get(name) for name in ("cpu", "cores", "gpus")} if ask.profiles else None,
     }
     return RunInfo(
         toolkit_version=__version__,
@@ -204,7 +230,7 @@ def _info(ask: Ask, plan: Plan, defaults: list[str]) -> RunInfo:
         workload=WorkloadInfo(
             name=plan.workload.name,
             digest=plan.workload.digest,
-            seed=ask.seed,
+            seed=seed,
             size=plan.workload.size,
             reuse=plan.workload.size is not None and plan.workload.size < plan.prompts_needed(),
         ),
@@ -214,7 +240,7 @@ def _info(ask: Ask, plan: Plan, defaults: list[str]) -> RunInfo:
         budget_seconds=plan.budget,
         sampling=sampling,
         resident=plan.resident,
-        hardware=hardware(),
+        hardware=machine,
         environment=environment(),
         defaults=defaults,
         key_parts=parts,

@@ -4,15 +4,25 @@ The models are engine-neutral. An adapter (one file per engine beside this one) 
 `Command`, and the engine's own responses and /metrics page into `SpecCounts` and `Counters`.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Method = Literal["draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"]
 NEEDS_DRAFT: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3", "medusa"})
 Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]]
+
+
+_SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
+_SECRET_FLAG = re.compile(r"--[a-z-]*(api-key|token|password)(=|$)")
+
+
+def is_secret(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret: it is passed on, never written down or shown."""
+    return bool(_SECRET_NAME.search(name))
 
 
 class Strict(BaseModel):
@@ -115,6 +125,20 @@ class Profile(Strict):
     engine_args: list[str] = Field(default_factory=list, description="further arguments, passed on as they are")
     sources: list[str] = Field(default_factory=list, description="where the values come from, and what is unknown")
 
+    @field_validator("environment")
+    @classmethod
+    def _no_secret_values(cls, environment: dict[str, str]) -> dict[str, str]:
+        for name in filter(is_secret, environment):
+            raise ValueError(f"{name} is a secret: set it in your own environment, it is passed on from there")
+        return environment
+
+    @field_validator("engine_args")
+    @classmethod
+    def _no_secret_flags(cls, arguments: list[str]) -> list[str]:
+        for flag in (argument.partition("=")[0] for argument in arguments if _SECRET_FLAG.match(argument)):
+            raise ValueError(f"{flag} would show a secret to everyone on this machine: use the environment")
+        return arguments
+
     @property
     def served_model(self) -> str:
         """The name that a request uses for the model."""
@@ -177,6 +201,8 @@ class Engine(Protocol):
 
     name: str
     known_failures: Sequence[KnownFailure]
+    key_variable: str | None
+    """The environment variable from which the server takes the key that it asks of its clients."""
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """The command that serves `profile`; `resolve` turns a model's name into what the engine is given.

@@ -12,6 +12,7 @@ class OpenAIEndpoint:
 
     name = "openai"
     known_failures: Sequence[KnownFailure] = ()
+    key_variable: str | None = None
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         raise InputError(

@@ -87,6 +87,7 @@ class VLLM:
 
     name = "vllm"
     known_failures: Sequence[KnownFailure] = _KNOWN_FAILURES
+    key_variable: str | None = "VLLM_API_KEY"
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """argv and environment of the API server.

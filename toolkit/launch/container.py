@@ -16,7 +16,7 @@ from toolkit.errors import InputError
 from toolkit.launch.models import is_local, resolve_model
 
 RUNTIMES = ("docker", "podman")
-_PASSED_ON = ("HF_TOKEN", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")  # by name: no value of them in an argv
+_PASSED_ON = ("HF_TOKEN", "VLLM_API_KEY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")  # by name: no value in an argv
 _GPUS = {"docker": ["--gpus", "all"], "podman": ["--device", "nvidia.com/gpu=all"]}
 
 

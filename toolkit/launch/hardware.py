@@ -9,8 +9,9 @@ from typing import Any
 
 import psutil
 
+from toolkit.engines.contract import is_secret
+
 _MATTERS = ("VLLM_", "SGLANG_", "CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "KMP_", "LD_PRELOAD")
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 
 
 def hardware() -> dict[str, Any]:
@@ -30,9 +31,7 @@ def hardware() -> dict[str, Any]:
 def environment() -> dict[str, str]:
     """The environment variables that can change a number. Nothing that looks like a secret."""
     return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(_MATTERS) and not any(word in name for word in _SECRET)
+        name: value for name, value in sorted(os.environ.items()) if name.startswith(_MATTERS) and not is_secret(name)
     }
 
 

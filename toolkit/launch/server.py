@@ -1,5 +1,6 @@
 """A served profile: start it, wait until it really answers, watch it, stop all of it."""
 
+import os
 import re
 import socket
 import time
@@ -131,7 +132,9 @@ def wait_ready(server: Server, progress: Progress = lambda line: None, timeout: 
     """Wait for /health and then for one generation that returns text. Raises EngineError."""
     deadline = time.monotonic() + timeout
     root = server.base_url.removesuffix("/v1")
-    with httpx.Client(timeout=10, trust_env=False) as client:
+    key = os.environ.get(engine(server.profile.engine).key_variable or "")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(timeout=10, trust_env=False, headers=headers) as client:
         while not _healthy(client, root):
             server.check()
             if time.monotonic() > deadline:

@@ -312,7 +312,7 @@ class TestEnds:
 
     @pytest.mark.parametrize("ending", ["finished", "guard"])
     def test_no_task_is_left(self, stub: StubServer, ending: str) -> None:
-        stub.metrics_delay = 0.05  # so that a reading is on its way when the cell ends
+        stub.first_delay, stub.metrics_delay = 0.01, 0.15  # a reading is on its way when the cell ends
 
         def guard() -> None:
             raise DiedError

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+from pydantic import ValidationError
 
 from toolkit.engines import ENGINES, engine
 from toolkit.engines.contract import Container, Counters, Engine, Profile, SpecCounts, Speculation
@@ -10,7 +11,8 @@ from toolkit.engines.openai import OpenAIEndpoint
 from toolkit.errors import InputError
 
 METHODS = [name for name, member in vars(Engine).items() if inspect.isfunction(member) and not name.startswith("_")]
-PROFILE = Profile.model_validate({"name": "p", "engine": "openai", "target": {"model": "a/b"}})
+MINIMAL = {"name": "p", "engine": "openai", "target": {"model": "a/b"}}
+PROFILE = Profile.model_validate(MINIMAL)
 
 
 class TestList:
@@ -100,3 +102,25 @@ class TestModels:
     def test_a_right_schedule_is_taken(self) -> None:
         spec = {"method": "ngram", "num_speculative_tokens": 5, "schedule": [[1, 16, 5], [17, 64, 0]]}
         assert Speculation.model_validate(spec).schedule == [(1, 16, 5), (17, 64, 0)]
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "aws_secret", "DB_PASSWORD"])
+def test_a_profile_refuses_a_secret_in_its_environment(name: str) -> None:
+    with pytest.raises(ValidationError, match="is a secret"):
+        Profile.model_validate({**MINIMAL, "environment": {name: "hunter2"}})
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "KEYBOARD"])
+def test_a_profile_takes_an_environment_that_only_looks_like_one(name: str) -> None:
+    assert name in Profile.model_validate({**MINIMAL, "environment": {name: "1"}}).environment
+
+
+@pytest.mark.parametrize("argument", ["--api-key", "--api-key=hunter2", "--hf-token=hunter2"])
+def test_a_profile_refuses_a_secret_in_the_engines_arguments(argument: str) -> None:
+    with pytest.raises(ValidationError, match="everyone on this machine"):
+        Profile.model_validate({**MINIMAL, "engine_args": [argument]})
+
+
+def test_a_profile_takes_arguments_about_tokens() -> None:
+    arguments = ["--max-num-batched-tokens", "2048", "--tokenizer-mode=slow"]
+    assert Profile.model_validate({**MINIMAL, "engine_args": arguments}).engine_args == arguments
