@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help venv model demo test test-unit lint clean
+.PHONY: help venv model demo test test-unit lint evidence clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ test: venv model lint ## every check: lint, the unit tests, the tests that start
 
 test-unit: venv ## the unit tests alone: no model, no engine
 	@$(VENV)/bin/pytest -q tests/unit
+
+evidence: venv model ## measure what the README shows again (20 minutes) and keep it in tests/data/runs
+	@rm -rf runs/lab-copy-code
+	@$(VENV)/bin/toolkit sweep --profile lab-ngram --baseline lab-baseline --workload copy-code --max-tokens 48 \
+	  --rounds 6 --run runs/lab-copy-code --target "SmolLM2-135M, lab" --change "n-gram K=4, lookup 2-5"
+	@$(VENV)/bin/python benchmarks/evidence.py runs/lab-copy-code
 
 clean: ## remove .venv and the tools' caches (the model in ~/.cache and your runs stay)
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

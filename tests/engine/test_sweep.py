@@ -18,7 +18,7 @@ from toolkit.analysis.run import Run
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3000)]
 
-ROUNDS = 5
+ROUNDS = 6
 COMMAND = (
     *("sweep", "--profile", "lab-ngram", "--baseline", "lab-baseline", "--workload", "copy-code"),
     *("--concurrency", "1,64", "--rounds", str(ROUNDS), "--max-tokens", "48", "--change", "n-gram K=4"),

@@ -45,21 +45,20 @@ class Tree(BaseModel):
 
         Raises TimeoutError when a process outlives SIGKILL by ten seconds (it hangs in the kernel).
         """
-        ended = len(self.members())
-        for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
-            members = self.members()
-            if not members:
-                return ended
-            tree = self.refreshed()
-            for process in members:
-                _send(process, number)
-            deadline = time.monotonic() + patience
-            while tree.members() and time.monotonic() < deadline:
-                time.sleep(0.1)
-            if not tree.members():
-                return ended
-            self = tree
-        raise TimeoutError(f"process {self.members()[0].pid} does not end, even killed")
+        tree, begun = self.refreshed(), time.monotonic()
+        ended = len(tree.members())
+        for process in tree.members():
+            _send(process, signal.SIGTERM)
+        while members := tree.members():
+            waited = time.monotonic() - begun
+            if waited > grace + 10.0:
+                raise TimeoutError(f"process {members[0].pid} does not end, even killed")
+            if waited > grace:
+                for process in members:
+                    _send(process, signal.SIGKILL)
+            time.sleep(0.1)
+            tree = tree.refreshed()
+        return ended
 
 
 def start(argv: Sequence[str], env: dict[str, str], log: Path) -> tuple[Popen[bytes], Tree]:

@@ -141,6 +141,7 @@ def wait_ready(server: Server, progress: Progress = lambda line: None, timeout: 
                 raise EngineError(
                     f"{server.profile.name} was not healthy after {timeout:.0f} s.\n{_tail(server.entry.log)}"
                 )
+            _write_down(server)  # so that a later command finds the workers, should we and their leader be gone
             progress(_stage(server.entry.log))
             time.sleep(POLL)
         progress("first generation")
@@ -150,8 +151,14 @@ def wait_ready(server: Server, progress: Progress = lambda line: None, timeout: 
             f"{server.profile.name} is healthy but answers {text[:40]!r}: the build computes garbage on this machine. "
             f"Log: {server.entry.log}"
         )
-    server.entry = server.entry.model_copy(update={"tree": server.entry.tree.refreshed()})
-    server.entry.save()
+    _write_down(server)
+
+
+def _write_down(server: Server) -> None:
+    tree = server.entry.tree.refreshed()
+    if tree != server.entry.tree:
+        server.entry = server.entry.model_copy(update={"tree": tree})
+        server.entry.save()
 
 
 def is_garbage(text: str) -> bool:
