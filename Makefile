@@ -53,7 +53,6 @@ test-unit: venv ## the unit tests alone: no model, no engine
 	@$(VENV)/bin/pytest -q tests/unit
 
 evidence: venv model ## measure what the README shows again (20 minutes) and keep it in tests/data/runs
-	@rm -rf runs/lab-copy-code
 	@$(VENV)/bin/toolkit sweep --profile lab-ngram --baseline lab-baseline --workload copy-code --max-tokens 48 \
 	  --rounds 6 --run runs/lab-copy-code --target "SmolLM2-135M, lab" --change "n-gram K=4, lookup 2-5"
 	@$(VENV)/bin/python benchmarks/evidence.py runs/lab-copy-code

@@ -40,7 +40,8 @@ def pack(source: Path, kept: Path) -> None:
     for path, shown in ((str(ROOT), "."), (str(Path.home()), "~")):
         text = text.replace(path, shown)
     (kept / "run.json").write_text(text)
-    (kept / "cells.jsonl").write_bytes((source / "cells.jsonl").read_bytes())
+    for name in ("cells.jsonl", "attempts.jsonl"):
+        (kept / name).write_bytes((source / name).read_bytes())
     packed = gzip.compress((source / "requests.jsonl").read_bytes(), 9, mtime=0)
     (kept / "requests.jsonl.gz").write_bytes(packed)
 
@@ -48,6 +49,7 @@ def pack(source: Path, kept: Path) -> None:
 def main() -> None:
     pack(Path(sys.argv[1]), KEPT)
     run = Run(KEPT)
+    (ROOT / "docs").mkdir(exist_ok=True)
     plot_crossover(crossover(run), ROOT / "docs" / "crossover.png")
     readme = ROOT / "README.md"
     before, _, rest = readme.read_text().partition(MARKS[0])

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -15,7 +15,10 @@ from rich.table import Table
 
 from toolkit import __version__
 from toolkit.errors import InputError, ToolkitError
-from toolkit.terminal import SweepProgress, crossover_table, err, out, sentences
+from toolkit.terminal import SweepProgress, crossover_table, err, out, say, sentences
+
+if TYPE_CHECKING:
+    from toolkit.analysis.crossover import Crossover
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,13 +42,13 @@ Board = Annotated[Path, typer.Option("--file", help="The scoreboard's Markdown f
 
 def main() -> None:
     """Run the command line; every expected error is one message on stderr and its exit code."""
-    signal.signal(signal.SIGTERM, _terminated)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, _terminated)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _terminated)
     try:
         code = app(standalone_mode=False)
     except ToolkitError as error:
-        err.print(f"toolkit: {error}", markup=False, soft_wrap=True)
+        say(f"toolkit: {error}", err)
         code = error.exit_code
     except KeyboardInterrupt:
         err.print("stopped.")
@@ -84,7 +87,7 @@ def demo(
         folder = _sweep(ask_of(minutes, run), progress)
     _print_crossover(folder, as_json=False)
     for line in show_results(folder):
-        out.print(line, markup=False, soft_wrap=True)
+        say(line)
 
 
 @profiles_app.command("list")
@@ -134,7 +137,7 @@ def profiles_check(
         for name, problems in found.items():
             out.print(f"{'ok ' if not problems else 'BAD'} {escape(name)}")
             for problem in problems:
-                out.print(f"    {problem}", markup=False, soft_wrap=True)
+                say(f"    {problem}")
     raise typer.Exit(1 if any(found.values()) else 0)
 
 
@@ -153,9 +156,9 @@ def launch(
     from toolkit.launch.server import command, shell_argv
     from toolkit.launch.server import launch as start
 
-    loaded = load_profile(profile, [*(changes or ()), *([f"server.port={port}"] if port else [])], engine)
+    loaded = load_profile(profile, [*(changes or ()), *([f"server.port={port}"] if port is not None else [])], engine)
     if dry_run:
-        what = command(loaded)
+        what = command(loaded, dry=True)
         container = what.container.model_dump() if what.container else None
         if as_json:
             _print_json({"argv": list(what.argv), "env": what.env, "container": container})
@@ -169,15 +172,16 @@ def launch(
     if as_json:
         _print_json({**ready, "model": loaded.served_model})
     else:
-        out.print(f"ready after {time.monotonic() - begun:.0f} s", markup=False)
+        say(f"ready after {time.monotonic() - begun:.0f} s")
         for name, value in {**ready, "model": loaded.served_model}.items():
-            out.print(f"  {name:<9}{value}", markup=False, soft_wrap=True)
+            say(f"  {name:<9}{value}")
     if detach:
         return
     err.print("Ctrl-C stops it.")
     try:
         server.process.wait()
-        server.check()
+        if server.entry.path.exists():  # else `toolkit stop` ended it
+            server.check()
     finally:
         server.close()
 
@@ -192,7 +196,7 @@ def stop(
 
     for entry in choose(name, everything):
         ended = entry.end()
-        out.print(f"stopped {entry.name} at {entry.base_url} ({ended} processes)", markup=False, soft_wrap=True)
+        say(f"stopped {entry.name} at {entry.base_url} ({ended} processes)")
 
 
 @app.command()
@@ -218,7 +222,7 @@ def sweep(
     change: Annotated[str | None, typer.Option(help="What was changed, for the scoreboard.")] = None,
     changes: Changes = None,
     budget: Annotated[float | None, typer.Option(help="Minutes to allocate pairs in, instead of --rounds.")] = None,
-    timeout: Annotated[float, typer.Option(help="Longest wait for a byte of an answer, seconds.")] = 300.0,
+    timeout: Annotated[float | None, typer.Option(help="Longest wait for a byte, seconds; 300.")] = None,
     run: Annotated[Path | None, typer.Option(help="The Run directory; runs/<time>-<profile> when absent.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -251,8 +255,7 @@ def sweep(
     with SweepProgress() as progress:
         folder = _sweep(ask, progress)
     _print_crossover(folder, as_json)
-    if not as_json:
-        out.print(f"Run directory: {folder}", markup=False, soft_wrap=True)
+    say(f"Run directory: {folder}", err if as_json else out)
 
 
 @app.command()
@@ -262,14 +265,11 @@ def crossover(
     plot: Annotated[Path | None, typer.Option(help="Where the plot goes; RUN/crossover.png when absent.")] = None,
 ) -> None:
     """Where does it stop paying? Per concurrency the speedup with its interval and a verdict; and a plot."""
-    from toolkit.analysis.crossover import crossover as analyse
     from toolkit.analysis.plots import plot_crossover
-    from toolkit.analysis.run import Run
 
-    _print_crossover(run, as_json)
     path = plot or run / "crossover.png"
-    plot_crossover(analyse(Run(run)), path)
-    err.print(f"plot: {path}", markup=False, soft_wrap=True)
+    plot_crossover(_print_crossover(run, as_json), path)
+    say(f"plot: {path}", err)
 
 
 @scoreboard_app.command("add")
@@ -283,7 +283,7 @@ def scoreboard_add(
     from toolkit.analysis.scoreboard import add
 
     added = add(Run(run), change, board)
-    out.print(f"{board}: {added} rows added", markup=False, soft_wrap=True)
+    say(f"{board}: {added} rows added")
 
 
 @scoreboard_app.command("export")
@@ -309,7 +309,7 @@ def _sweep(ask: Any, progress: SweepProgress) -> Path:
         raise
 
 
-def _print_crossover(folder: Path, as_json: bool) -> None:
+def _print_crossover(folder: Path, as_json: bool) -> "Crossover":
     from toolkit.analysis.crossover import crossover as analyse
     from toolkit.analysis.levels import cross_check, level_stats
     from toolkit.analysis.run import Run
@@ -318,12 +318,13 @@ def _print_crossover(folder: Path, as_json: bool) -> None:
     result = analyse(run)
     if as_json:
         _print_json(result.as_json())
-        return
+        return result
     stats = level_stats(run)
     for table in crossover_table(result, stats):
         out.print(table)
     for line in [*sentences(run, result, stats), *cross_check(run)]:
-        out.print(line, markup=False, soft_wrap=True)
+        say(line)
+    return result
 
 
 def _print_json(value: Any) -> None:

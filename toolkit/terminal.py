@@ -18,6 +18,7 @@ from toolkit.analysis.run import Run
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 NONE = "n/a"
+DOES_NOTHING = 1.1  # acceptance length
 _COLUMNS: dict[str, JustifyMethod] = {
     "n": "right",
     "tok/s": "right",
@@ -28,6 +29,13 @@ _COLUMNS: dict[str, JustifyMethod] = {
     "accept": "right",
     "pairs": "right",
 }
+
+
+def say(text: str, console: Console = out) -> None:
+    """Print plain lines; text from outside among them cannot move the cursor or pose as markup."""
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        console.print(indent + one_line(line), markup=False, soft_wrap=True)
 
 
 class SweepProgress(AbstractContextManager["SweepProgress"]):
@@ -59,12 +67,13 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
 
     def stage(self, text: str) -> None:
         """Say what is waited for."""
+        text = one_line(text)
         shown = text if len(text) <= 70 else f"{text[:69]}…"
         self._bar.update(self._task, description=escape(shown))
         head = text.partition(" boots: ")[0]  # the stages of a boot would be a line each where there is no terminal
         if not err.is_terminal and head != self._last:
             self._last = head
-            err.print(f"{head} boots" if " boots: " in text else text, markup=False, soft_wrap=True)
+            say(f"{head} boots" if " boots: " in text else text, err)
 
     def cells(self, done: int, total: int | None, seconds_left: float | None) -> None:
         """Say how far it is."""
@@ -72,7 +81,7 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
         self._bar.update(self._task, completed=done, total=total, left=left)
         if not err.is_terminal:
             of = f" of {total}" if total else ""
-            err.print(f"  {done}{of} cells done{', ' + left if left else ''}", markup=False, soft_wrap=True)
+            say(f"  {done}{of} cells done{', ' + left if left else ''}", err)
 
 
 def crossover_table(result: Crossover, stats: Sequence[LevelStats]) -> list[Table]:
@@ -121,15 +130,18 @@ def sentences(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> list[
     """The answer in words, and what a reader must know before believing it."""
     said = []
     for one in result.results:
+        lengths = [level.acceptance_length for level in one.levels if level.acceptance_length is not None]
+        if lengths and max(lengths) < DOES_NOTHING:
+            said.append(
+                f"{one.arm}: this draft does nothing here, its acceptance length is {max(lengths):.2f} at best."
+            )
         if result.baseline is None:
             said.append(f"{one.arm}: speedup is unavailable, no baseline was measured (--baseline or --baseline-url).")
         elif one.levels:
             said.append(f"{one.arm} {_bracket(one.pays_up_to, one.costs_from)}.")
         for level in one.levels:
-            if result.baseline and not level.reason.startswith("the 95 % interval"):
-                said.append(f"  at {level.concurrency}: {level.reason}.")
-            elif ";" in level.reason:
-                said.append(f"  at {level.concurrency}: {level.reason.partition('; ')[2]}.")
+            remarks = [*([level.reason] if level.withheld and result.baseline else []), *level.notes]
+            said += [f"  at {level.concurrency}: {remark}." for remark in remarks]
     said += sorted({note for s in stats if s.side == "arm" if (note := _acceptance_note(run, s))})
     for s in stats:
         if s.failed:
@@ -151,7 +163,14 @@ def _bracket(pays_up_to: int | None, costs_from: int | None) -> str:
 
 def _acceptance_note(run: Run, stats: LevelStats) -> str | None:
     info = next((arm for arm in run.info.arms if arm.name == stats.arm), None)
-    if info is None or stats.per_request or info.speculates is False:
+    if info is None or info.speculates is False:
+        return None
+    if stats.per_request and stats.tokens_per_pass is None:
+        return (
+            f"{stats.arm} at {stats.concurrency}: only wide bounds of tokens per pass are known, since the server "
+            "merged chunks of its streams."
+        )
+    if stats.per_request:
         return None
     if stats.drafted is not None:
         return (

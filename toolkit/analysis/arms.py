@@ -12,6 +12,7 @@ from toolkit.analysis.endpoint import Endpoint, find_endpoint
 from toolkit.analysis.run import ArmInfo
 from toolkit.engines import engine
 from toolkit.engines.contract import Counters, Profile
+from toolkit.launch.container import image_digest
 from toolkit.launch.models import model_identity
 from toolkit.launch.server import Server, begin, closing_all, command, free_port, wait_ready
 
@@ -46,12 +47,12 @@ def describe(arm: Arm, endpoint: Endpoint | None) -> ArmInfo:
             base_url=endpoint.base_url,
             facts=dict(endpoint.facts),
         )
-    profile, what = arm.profile, command(arm.profile)
+    profile, what = arm.profile, command(arm.profile, dry=True)
     speculation = profile.speculation
     return ArmInfo(
         name=arm.name,
         engine=profile.engine,
-        engine_version=engine(profile.engine).installed_version(),
+        engine_version=None if profile.container else engine(profile.engine).installed_version(),
         model=profile.target.model,
         model_identity=model_identity(profile.target.model),
         precision=profile.target.quantization or profile.target.dtype,
@@ -101,13 +102,15 @@ def can_stay_resident(arms: Sequence[Arm]) -> bool:
 class Live:
     """Which arms are up. Use as a context: on the way out every engine that was launched here is ended.
 
-    `on_up` is called whenever endpoints came up; `counters` then holds their first reading, by arm.
+    `on_up` is called whenever endpoints came up; `counters`, `versions` and `images` then hold what they said, by arm.
     """
 
     arms: Sequence[Arm]
     resident: bool
     on_up: Callable[[], None] = lambda: None
     counters: dict[str, Counters] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    images: dict[str, str] = field(default_factory=dict)
     _servers: dict[str, Server] = field(default_factory=dict)
     _endpoints: dict[str, Endpoint] = field(default_factory=dict)
     _levels_seen: set[tuple[str, int]] = field(default_factory=set)
@@ -172,6 +175,11 @@ class Live:
                 found = _counters_now(self._endpoints[arm.name])
                 if found is not None:
                     self.counters[arm.name] = found
+                if version := self._endpoints[arm.name].version:
+                    self.versions[arm.name] = version
+                if server is not None and server.entry.container and arm.profile and arm.profile.container:
+                    digest = image_digest(server.entry.container[0], arm.profile.container.reference)
+                    self.images |= {arm.name: digest} if digest else {}
         self.on_up()
 
 

@@ -1,4 +1,4 @@
-"""Measuring one cell: constant concurrency, warm-up outside the numbers, a window in which all n requests run."""
+"""Measuring one cell: constant concurrency, warm-up outside the numbers, a window in which n requests are in flight."""
 
 import asyncio
 import hashlib
@@ -56,7 +56,10 @@ def warmup_lengths(concurrency: int, max_tokens: int, first_time: bool) -> list[
 
 @dataclass(slots=True)
 class _Window:
-    """Opens when every worker has seen a first token of a measured request; closes when one finds no work left."""
+    """Opens when every worker has seen a first token of a measured request; closes when one finds no work left.
+
+    In between n requests are in flight. Whether the server runs them all at once, its running count tells.
+    """
 
     workers: int
     seen: set[int] = field(default_factory=set)
@@ -99,13 +102,14 @@ async def measure(
         counters = await client.metrics()
         if counters is not None:
             readings.append(_reading(counters, time.perf_counter() - start))
+            peak.extend([] if counters.running is None else [counters.running])
 
     async def poll() -> None:
         while True:
             await asyncio.sleep(POLL)
             counters = await client.metrics()
-            if counters is not None and counters.running is not None:
-                peak.append(counters.running)
+            if counters is not None:
+                peak.extend([] if counters.running is None else [counters.running])
 
     async def work(worker: int) -> None:
         while queue:

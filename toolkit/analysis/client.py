@@ -18,6 +18,7 @@ from toolkit.analysis.workload import Prompt
 from toolkit.engines.contract import Counters, SpecCounts
 
 LONGEST_ERROR = 300  # characters of what a server said
+TEXTLESS = 4  # tokens: an end mark, or the first part of a character, has no text of its own
 METRICS_TIMEOUT = 10.0  # seconds: a page that hangs must not hold up a cell
 
 
@@ -205,7 +206,8 @@ def _judge(answer: Answer) -> None:
         raise BadStreamError("the stream ended without a finish reason")
     if answer.completion_tokens is None:
         raise BadStreamError("the stream carried no usage: this server ignores stream_options.include_usage")
-    if answer.completion_tokens and not answer.text_seen:
+    shown = answer.text_seen or (answer.chunks and (answer.completion_tokens or 0) <= TEXTLESS)
+    if answer.completion_tokens and not shown:
         raise BadStreamError(f"{answer.completion_tokens} tokens by usage, but no text arrived")
 
 

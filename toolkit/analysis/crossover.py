@@ -1,14 +1,15 @@
 """Where speculation stops paying: per concurrency the speedup with its interval, a verdict, and the bracket.
 
-The speedup of one pair is the ratio of output tokens per second of two adjacent cells, arm over baseline, on the same
-prompts. Its logarithm is averaged over the pairs of a level: a ratio and its inverse weigh the same, and what slows
-both cells of a pair alike (another load on the machine) cancels. The interval is Student's t at 95 % on the mean log
-ratio, with the pairs as the sample, since requests within a cell share its conditions and are not independent.
+The speedup of one pair is the ratio of output tokens per second of two cells, arm over baseline, on the same prompts,
+adjacent where both engines stay in memory. Its logarithm is averaged over the pairs of a level: a ratio and its inverse
+weigh the same, and what slows both cells of a pair alike (another load on the machine) cancels. The interval is
+Student's t at 95 % on the mean log ratio, with the pairs as the sample, since requests within a cell share its
+conditions and are not independent.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +40,17 @@ class Level:
     pairs: int
     tokens_per_pass: float | None
     draft_acceptance_rate: float | None
+    acceptance_length: float | None = None
+    withheld: bool = False
+    """Whether `reason` says why there can be no verdict, rather than where the interval lies."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know before believing the numbers of this level."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of a level in `toolkit crossover --json`; the notes follow the reason."""
+        keys = ("concurrency", "speedup", "low", "high", "verdict", "reason", "pairs", "tokens_per_pass")
+        values = {key: getattr(self, key) for key in (*keys, "draft_acceptance_rate")}
+        return {**values, "reason": "; ".join([self.reason, *self.notes])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,7 @@ class Crossover:
                 {
                     "arm": result.arm,
                     "workload": result.workload,
-                    "levels": [asdict(level) for level in result.levels],
+                    "levels": [level.as_json() for level in result.levels],
                     "pays_up_to": result.pays_up_to,
                     "costs_from": result.costs_from,
                 }
@@ -142,21 +154,25 @@ def _level(
     elif usable:
         speedup = usable[0][0] / usable[0][1]
     verdict: Verdict = "inconclusive"
-    reason = _no_verdict(run, arm, ours, theirs, level, len(pairs) - len(windows), len(usable))
+    peaks = _running_peaks(cells, arm, level)
+    reason = _no_verdict(run, arm, ours, theirs, level, len(pairs) - len(windows), len(usable), peaks)
+    withheld = bool(reason)
     if not reason and low is not None and high is not None:
         verdict = verdict_of(low, high)
         reason = _verdict_reason(verdict)
-    notes = _notes(run, arm, cells, level)
     return Level(
         concurrency=level,
         speedup=speedup,
         low=low,
         high=high,
         verdict=verdict,
-        reason="; ".join([reason, *notes]),
+        reason=reason,
         pairs=len(usable),
         tokens_per_pass=ours.tokens_per_pass,
         draft_acceptance_rate=ours.draft_acceptance_rate,
+        acceptance_length=ours.acceptance_length,
+        withheld=withheld,
+        notes=tuple(_notes(run, arm, cells, level)),
     )
 
 
@@ -166,7 +182,14 @@ def _verdict_reason(verdict: Verdict) -> str:
 
 
 def _no_verdict(
-    run: Run, arm: ArmInfo, ours: LevelStats, theirs: LevelStats | None, level: int, without: int, usable: int
+    run: Run,
+    arm: ArmInfo,
+    ours: LevelStats,
+    theirs: LevelStats | None,
+    level: int,
+    without: int,
+    usable: int,
+    peaks: dict[str, float],
 ) -> str:
     """Why this level can have no verdict, or an empty string."""
     if run.info.baseline is None:
@@ -180,6 +203,9 @@ def _no_verdict(
         if info.kv_tokens and side and side.mean_tokens_held and info.kv_tokens < level * side.mean_tokens_held:
             fit = int(info.kv_tokens / side.mean_tokens_held)
             return f"the KV cache of {info.name} holds about {fit} of {level} requests"
+    for name, peak in sorted(peaks.items()):
+        if peak < NEARLY_ALL * level:
+            return f"{name} never ran more than {peak:.0f} of {level} requests at once"
     if without:
         return f"{_count(without, 'pair')} had no window in which all {level} requests ran"
     if usable < ENOUGH_PAIRS:
@@ -187,18 +213,28 @@ def _no_verdict(
     return ""
 
 
+def _running_peaks(cells: dict[CellKey, CellRecord], arm: ArmInfo, level: int) -> dict[str, float]:
+    """The most requests that each server was seen to run at once, where that was looked at."""
+    peaks: dict[str, float] = {}
+    for key, record in cells.items():
+        if (key.arm, key.concurrency) == (arm.name, level) and record.running_peak is not None:
+            peaks[record.served_by] = max(record.running_peak, peaks.get(record.served_by, 0.0))
+    return peaks
+
+
 def _notes(run: Run, arm: ArmInfo, cells: dict[CellKey, CellRecord], level: int) -> list[str]:
     notes = []
+    baseline = run.info.baseline
     here = [record for key, record in cells.items() if key.arm == arm.name and key.concurrency == level]
-    peaks: dict[str, float] = {}
-    for record in here:
-        if record.running_peak is not None:
-            peaks[record.served_by] = max(record.running_peak, peaks.get(record.served_by, 0.0))
-    notes += [
-        f"{name} never ran more than {peak:.0f} of {level}"
-        for name, peak in sorted(peaks.items())
-        if peak < NEARLY_ALL * level
-    ]
+    if baseline is not None and baseline.speculates:
+        notes.append(f"the baseline {baseline.name} speculates too")
+    if baseline is not None and arm.scheduling and baseline.scheduling and arm.scheduling != baseline.scheduling:
+        notes.append(
+            f"{arm.name} schedules {arm.scheduling}ly, {baseline.name} {baseline.scheduling}ly: "
+            "part of the difference is that"
+        )
+    if baseline is not None and run.info.resident is False:
+        notes.append("the engines took turns in memory, so the sides of a pair were minutes apart")
     if any(record.client_cpu > 0.9 for record in here):
         notes.append("the load client itself was near its limit")
     if run.info.workload.reuse:

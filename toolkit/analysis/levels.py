@@ -111,11 +111,16 @@ def cross_check(run: Run) -> list[str]:
 
 
 def tpot(record: RequestRecord) -> float | None:
-    """Seconds per output token after the first chunk: (last - first arrival) / (tokens - tokens in the first chunk)."""
+    """Seconds per output token after the first chunk: (last - first arrival) / (tokens - tokens in the first chunk).
+
+    None for a single chunk, and for a server whose chunks do not say how many tokens they carry.
+    """
     if len(record.chunks) < 2 or record.completion_tokens is None:
         return None
     (first, in_first), (last, _) = record.chunks[0], record.chunks[-1]
-    after = record.completion_tokens - (in_first if in_first is not None else 1)
+    if in_first is None:
+        return None
+    after = record.completion_tokens - in_first
     return (last - first) / after if after > 0 else None
 
 
@@ -132,8 +137,8 @@ def tokens_per_pass(records: Iterable[RequestRecord]) -> tuple[float, float] | N
 
 def _stats(key: _Group, cells: Sequence[CellRecord], records: list[RequestRecord]) -> LevelStats:
     answered = [record for record in records if record.error is None]
-    rates = [cell.tokens_per_second for cell in cells]
-    known_rates = [rate for rate in rates if rate is not None]
+    windows = [cell for cell in cells if cell.tokens_per_second is not None]
+    seconds = sum(cell.window[1] - cell.window[0] for cell in windows if cell.window)
     bounds = tokens_per_pass(answered)
     counts = [(r.steps, r.drafted, r.accepted) for r in answered]
     per_request = bool(counts) and all(None not in one for one in counts)
@@ -147,7 +152,7 @@ def _stats(key: _Group, cells: Sequence[CellRecord], records: list[RequestRecord
         cells=len(cells),
         requests=sum(cell.requests for cell in cells),
         failed=sum(cell.failed for cell in cells),
-        tokens_per_second=float(np.mean(known_rates)) if known_rates else None,
+        tokens_per_second=sum(cell.window_tokens or 0.0 for cell in windows) / seconds if windows else None,
         ttft_ms=_percentiles(record.ttft for record in answered),
         tpot_ms=_percentiles(tpot(record) for record in answered),
         tokens_per_pass=sum(bounds) / 2 if bounds and bounds[1] - bounds[0] <= EXACT_ENOUGH * bounds[1] else None,

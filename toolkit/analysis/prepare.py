@@ -26,6 +26,7 @@ from toolkit.launch.registry import stop_orphans
 
 DEFAULT_WORKLOAD = "copy-code"
 DEFAULT_ROUNDS = 6
+DEFAULT_TIMEOUT = 300.0  # seconds without a byte
 BUDGET_ROUNDS = 12  # the most pairs per level when a budget allocates them
 
 
@@ -48,7 +49,7 @@ class Ask:
     ignore_eos: bool = False
     seed: int | None = None
     budget: float | None = None
-    timeout: float = 300.0
+    timeout: float | None = None
     target: str | None = None
     precision: str | None = None
     change: str | None = None
@@ -62,6 +63,8 @@ def sweep(ask: Ask, progress: Progress) -> Path:
 
     Raises InputError before anything starts when the ask cannot be met, EngineError when an engine fails.
     """
+    for orphan in stop_orphans():  # before anything asks how much memory is free
+        progress.stage(f"ended {orphan.name} (session {orphan.tree.session}), left by a sweep that was killed")
     arms, baseline = _arms(ask)
     defaults: list[str] = []
     levels = _levels(ask, defaults)
@@ -69,13 +72,8 @@ def sweep(ask: Ask, progress: Progress) -> Path:
     plan = _plan(ask, arms, baseline, levels, seed, defaults)
     info = _info(ask, plan, seed, defaults)
     folder = ask.run or find_unfinished(ask.runs, info.key, is_finished(plan)) or _new_folder(ask, arms)
-    if ask.seed is None and (folder / "run.json").exists():  # go on with the prompts that it began with
-        begun = Run(folder).info.workload
-        if begun.seed != seed and begun.name == plan.workload.name:
-            plan = replace(plan, workload=load_workload(ask.workload or DEFAULT_WORKLOAD, begun.seed))
-            info = info.model_copy(update={"workload": begun})
-    for orphan in stop_orphans():
-        progress.stage(f"ended {orphan.name} (session {orphan.tree.session}), left by a sweep that was killed")
+    if (folder / "run.json").exists():
+        plan, info = _as_begun(ask, plan, info, Run(folder).info)
     with Recorder(folder, info) as recorder:
         done = len(Run(folder).cells())
         if done:
@@ -88,6 +86,17 @@ def sweep(ask: Ask, progress: Progress) -> Path:
             except EngineError as error:
                 raise EngineError(f"{error}\nFinished cells stand; the same command goes on from there.") from None
     return folder
+
+
+def _as_begun(ask: Ask, plan: Plan, info: RunInfo, begun: RunInfo) -> tuple[Plan, RunInfo]:
+    """Go on as a run began: with its prompts, its engines resident or not, and its labels unless there are new ones."""
+    if ask.seed is None and begun.workload.name == plan.workload.name:
+        plan = replace(plan, workload=load_workload(ask.workload or DEFAULT_WORKLOAD, begun.workload.seed))
+        info.workload.seed, info.workload.digest = begun.workload.seed, plan.workload.digest
+    if begun.resident is not None:
+        plan = replace(plan, resident=begun.resident)
+    kept = {name: getattr(begun, name) for name in ("target", "change") if getattr(info, name) is None}
+    return plan, info.model_copy(update={**kept, "resident": plan.resident})
 
 
 def _seed(ask: Ask) -> int:
@@ -107,7 +116,7 @@ def _arms(ask: Ask) -> tuple[list[Arm], Arm | None]:
             if value is not None:
                 raise InputError(f"{flag} goes with --base-url; a profile says it itself.")
         arms = [_profile_arm(name, ask.changes) for name in ask.profiles]
-        baseline = _profile_arm(ask.baseline, ask.changes) if ask.baseline else None
+        baseline = _baseline_arm(ask.baseline, ask.changes) if ask.baseline else None
         names = [arm.name for arm in arms] + ([baseline.name] if baseline else [])
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice and not (len(arms) == 1 and baseline and arms[0].name == baseline.name):
@@ -135,7 +144,15 @@ def _arms(ask: Ask) -> tuple[list[Arm], Arm | None]:
 def _profile_arm(name: str, changes: Sequence[str]) -> Arm:
     profile = load_profile(name, changes)
     key_variable = engine(profile.engine).key_variable
-    return Arm(profile.name, profile=profile, key_env=key_variable if key_variable in os.environ else None)
+    has_key = key_variable is not None and bool(os.environ.get(key_variable))
+    return Arm(profile.name, profile=profile, key_env=key_variable if has_key else None)
+
+
+def _baseline_arm(name: str, changes: Sequence[str]) -> Arm:
+    """The baseline with the same changes; those of the speculation mean nothing to a profile without it."""
+    if load_profile(name).speculation is None:
+        changes = [change for change in changes if not change.strip().startswith("speculation.")]
+    return _profile_arm(name, changes)
 
 
 def _url_name(url: str) -> str:
@@ -173,6 +190,15 @@ def _plan(
         if amount is not None and not 0 < amount < math.inf:
             raise InputError(f"{flag} {amount}: above 0, and a number.")
     rounds = BUDGET_ROUNDS if ask.budget and ask.rounds is None else ask.rounds
+    for arm in [*arms, *([baseline] if baseline else [])]:
+        most = arm.profile.limits.max_num_seqs if arm.profile else None
+        if most is not None and most < max(levels):
+            raise InputError(
+                f"--concurrency {max(levels)}: {arm.name} runs at most {most} requests at once; "
+                "leave the level out, or raise it with --set limits.max_num_seqs=N."
+            )
+    if ask.seed is None:
+        defaults.append(f"seed {seed}")
     requests = {level: ask.requests or max(4 * level, 8) for level in levels}
     if ask.requests is None:
         defaults.append("requests 4 x concurrency, at least 8")
@@ -189,7 +215,7 @@ def _plan(
         ),
         rounds=filled(rounds, DEFAULT_ROUNDS if baseline else 1, "rounds"),
         budget=ask.budget,
-        stall=ask.timeout,
+        stall=filled(ask.timeout, DEFAULT_TIMEOUT, "timeout"),
         resident=can_stay_resident([*arms, *([baseline] if baseline else [])]),
     )
 
@@ -217,8 +243,8 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str]) -> RunInfo:
         "requests": {str(level): count for level, count in plan.requests.items()},
         "sampling": sampling,
         "budget": plan.budget,
-        "resident": plan.resident,
         "hardware": {name: machine.get(name) for name in ("cpu", "cores", "gpus")} if ask.profiles else None,
+        "environment": _inherited() if any(arm.argv and arm.container is None for arm in arms) else None,
     }
     return RunInfo(
         toolkit_version=__version__,
@@ -248,6 +274,11 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str]) -> RunInfo:
     )
 
 
+def _inherited() -> dict[str, str]:
+    """The environment that an engine of ours inherits, without the places where libraries lie."""
+    return {name: value for name, value in environment().items() if name != "LD_PRELOAD"}
+
+
 def _with_what_was_seen(info: RunInfo, live: Live) -> RunInfo:
     def seen(arm: ArmInfo) -> ArmInfo:
         counters = live.counters.get(arm.name)
@@ -256,6 +287,10 @@ def _with_what_was_seen(info: RunInfo, live: Live) -> RunInfo:
             found = {"kv_tokens": counters.kv_tokens}
             if arm.speculates is None and counters.iterations is not None:
                 found["speculates"] = counters.drafts is not None
+        if arm.engine_version is None and arm.name in live.versions:
+            found["engine_version"] = live.versions[arm.name]
+        if arm.name in live.images:
+            found["facts"] = {**arm.facts, "image_digest": live.images[arm.name]}
         return arm.model_copy(update=found)
 
     return info.model_copy(

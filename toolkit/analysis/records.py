@@ -98,7 +98,7 @@ class CellRecord(BaseModel):
     seconds: float = Field(description="the cell's whole duration, warm-up included")
     requests: int
     failed: int
-    window: tuple[float, float] | None = Field(None, description="opened when all n ran, closed at an empty queue")
+    window: tuple[float, float] | None = Field(None, description="n requests in flight, all measured ones")
     window_tokens: float | None = Field(None, description="output tokens that arrived inside the window")
     counters: list[CounterReading] = Field(
         default_factory=list, description="at the cell's start, window open, window close, the cell's end"

@@ -77,12 +77,13 @@ def rows_of(run: Run, change: str | None) -> list[Row]:
                 f"{run.folder}: {info.name} ran with synthetic acceptance: its drafts were accepted by lot. Its "
                 "numbers show what a cost model needs and are no result; a scoreboard takes real acceptance only."
             )
-    rows = [_row(run, baseline, stats, None, change) for stats in baseline_stats(run)] if baseline else []
+    rows = [_row(run, baseline, stats, None, None) for stats in baseline_stats(run)] if baseline else []
     served = level_stats(run)
     for arm, result in zip(run.info.arms, crossover(run).results, strict=True):
         levels = {level.concurrency: level for level in result.levels}
         mine = [stats for stats in served if (stats.arm, stats.side) == (arm.name, "arm")]
-        rows += [_row(run, arm, stats, levels.get(stats.concurrency), change) for stats in mine]
+        said = run.info.change if change is None else change
+        rows += [_row(run, arm, stats, levels.get(stats.concurrency), said) for stats in mine]
     if not rows:
         raise InputError(f"{run.folder}: no cell of this run is finished. Repeat its sweep command to go on with it.")
     return rows
@@ -101,7 +102,7 @@ def _row(run: Run, info: ArmInfo, stats: LevelStats, level: Level | None, change
         precision=info.precision,
         method=info.method,
         num_speculative_tokens=info.num_speculative_tokens,
-        workload=stats.workload,
+        workload=f"{stats.workload} (reused)" if run.info.workload.reuse else stats.workload,
         concurrency=stats.concurrency,
         tokens_per_second=_six(stats.tokens_per_second),
         ttft_p50_ms=_six(stats.ttft_ms.p50 if stats.ttft_ms else None),
@@ -116,7 +117,7 @@ def _row(run: Run, info: ArmInfo, stats: LevelStats, level: Level | None, change
         verdict=level.verdict if level else None,
         reason=level.reason if level else None,
         pairs=level.pairs if level else None,
-        change=(run.info.change if change is None else change) or None,
+        change=change or None,
         arm=info.name,
         side=stats.side,
         cells=stats.cells,

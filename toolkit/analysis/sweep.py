@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +95,11 @@ class _Costs:
     plan: Plan
     seen: dict[tuple[int, str, Side], list[float]] = field(default_factory=lambda: defaultdict(list))
 
+    @property
+    def spent(self) -> float:
+        """Seconds that finished cells took; boots and interrupted cells are nobody's measurement."""
+        return sum(map(sum, self.seen.values()))
+
     def learn(self, record: CellRecord) -> None:
         self.seen[record.cell.concurrency, record.cell.arm, record.cell.side].append(record.seconds)
 
@@ -119,21 +123,27 @@ class _Costs:
         return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def pending_pairs(plan: Plan, finished: set[CellKey], costs: _Costs, spent: float) -> Iterator[list[CellKey]]:
+def pending_pairs(plan: Plan, finished: set[CellKey], costs: _Costs) -> Iterator[list[CellKey]]:
     """Cells still to measure, a pair (or what is missing of one) at a time.
 
     Under a budget a pair whose expected time does not fit any more is left out, cheaper ones may follow. What is
     measured never depends on what was found, so that no verdict is reached by looking until it comes.
     """
-    begun = time.monotonic()
     for group in _groups(plan):
         missing = [key for key in group if key not in finished]
         if not missing:
             continue
-        left = None if plan.budget is None else plan.budget - spent - (time.monotonic() - begun)
+        left = None if plan.budget is None else plan.budget - costs.spent
         expected = costs.total(missing)
         if left is None or (left > 0 if expected is None else expected <= left):
             yield missing
+
+
+def _learned(plan: Plan, cells: Sequence[CellRecord]) -> _Costs:
+    costs = _Costs(plan)
+    for record in cells:
+        costs.learn(record)
+    return costs
 
 
 def _groups(plan: Plan) -> list[list[CellKey]]:
@@ -171,13 +181,10 @@ def run_sweep(plan: Plan, recorder: Recorder, live: Live, progress: Progress) ->
     """
     run = Run(recorder.folder)
     cells, attempts = run.cells(), run.attempts()
-    finished, costs = {record.cell for record in cells}, _Costs(plan)
-    for record in cells:
-        costs.learn(record)
+    finished, costs = {record.cell for record in cells}, _learned(plan, cells)
     everything = all_cells(plan)
     order = len(cells)
-    spent = sum(record.seconds for record in cells)
-    for group in pending_pairs(plan, finished, costs, spent):
+    for group in pending_pairs(plan, finished, costs):
         for key in group:
             arm = _arm(plan, key)
             endpoint = live.endpoint(arm, progress.stage)
@@ -193,7 +200,7 @@ def run_sweep(plan: Plan, recorder: Recorder, live: Live, progress: Progress) ->
             finished.add(key)
             order += 1
             left = [key for key in everything if key not in finished]
-            remaining = None if plan.budget is None else max(0.0, plan.budget - sum(map(sum, costs.seen.values())))
+            remaining = None if plan.budget is None else max(0.0, plan.budget - costs.spent)
             progress.cells(
                 len(finished), None if plan.budget else len(everything), remaining if plan.budget else costs.total(left)
             )
@@ -224,12 +231,11 @@ def _jobs(plan: Plan, key: CellKey, attempt: int, first_time: bool) -> list[Job]
 
 
 def is_finished(plan: Plan) -> Callable[[Run], bool]:
-    """Whether a Run holds every cell of `plan`; under a budget, whether its time is used up."""
+    """Whether a Run leaves nothing of `plan` to measure: every cell is there, or nothing fits into the budget."""
 
     def finished(run: Run) -> bool:
         cells = run.cells()
-        if plan.budget is not None:
-            return sum(record.seconds for record in cells) >= 0.9 * plan.budget
-        return set(all_cells(plan)) <= {record.cell for record in cells}
+        left = pending_pairs(plan, {record.cell for record in cells}, _learned(plan, cells))
+        return next(left, None) is None
 
     return finished

@@ -17,7 +17,7 @@ Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotate
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
-_SECRET_FLAG = re.compile(r"--[a-z-]*(api-key|token|password)(=|$)")
+_SECRET_FLAG = re.compile(r"--[a-z_-]*(api[-_]key|token|password)(=|$)")
 
 
 def is_secret(name: str) -> bool:
@@ -102,6 +102,15 @@ class Container(Strict):
     digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$")
     arguments: list[str] = Field(default_factory=list, description="further arguments of docker run")
 
+    @field_validator("arguments")
+    @classmethod
+    def _no_secrets(cls, arguments: list[str]) -> list[str]:
+        for argument in arguments:
+            name, equals, _ = argument.removeprefix("--env=").partition("=")
+            if equals and is_secret(name):
+                raise ValueError(f"{name} is a secret: set it in your own environment and give --env={name} alone")
+        return arguments
+
     @property
     def reference(self) -> str:
         """`image@digest` when pinned, else the image."""
@@ -173,7 +182,7 @@ class SpecCounts:
 class Counters:
     """One reading of /metrics, summed over engines and labels. None: the engine does not report it.
 
-    All but `running`, `waiting`, `kv_tokens` and `kv_requests` only ever grow: use differences.
+    All but `running`, `waiting` and `kv_tokens` only ever grow: use differences.
     """
 
     iterations: float | None = None

@@ -19,8 +19,6 @@ from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, S
 from toolkit.engines.metrics import Page
 from toolkit.errors import InputError
 
-TESTED_VERSION = "0.32.0"
-
 # The names of our words in vLLM's SpeculativeConfig, for this version.
 _SPECULATION_KEYS = {
     "method": "method",
@@ -208,7 +206,7 @@ def speculative_config(speculation: Speculation, resolve: Callable[[str], str]) 
     if "draft" in ours:
         ours["draft"] = resolve(ours["draft"])
     if speculation.method == "ngram":
-        ours.setdefault("lookup_max", 5)
+        ours.setdefault("lookup_max", max(5, ours.get("lookup_min", 0)))
         ours.setdefault("lookup_min", min(2, ours["lookup_max"]))
     config = {_SPECULATION_KEYS[key]: value for key, value in ours.items()}
     twice = sorted(set(config) & set(speculation.options))

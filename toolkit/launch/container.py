@@ -40,7 +40,7 @@ def container_argv(profile: Profile, what: Command, name: str, runtime: str = "d
     argv += ["--volume", f"{cache}:/root/.cache/huggingface"]
     for model in (profile.target.model, profile.speculation.draft if profile.speculation else None):
         if model and (is_local(model) or model.startswith("lab/")):
-            path = resolve_model(model)
+            path = resolve_model(model, dry=True)
             argv += ["--volume", f"{path}:{path}:ro"]
     for variable in _PASSED_ON:
         argv += ["--env", variable] if variable in os.environ else []
@@ -48,6 +48,16 @@ def container_argv(profile: Profile, what: Command, name: str, runtime: str = "d
         argv += ["--env", f"{variable}={value}"]
     argv += what.container.arguments
     return [*argv, "--entrypoint", what.argv[0], what.container.reference, *what.argv[1:]]
+
+
+def image_digest(runtime: str, image: str) -> str | None:
+    """The content of a local image, as `repository@sha256:...`; None when the runtime does not tell."""
+    command = [runtime, "image", "inspect", "--format", "{{index .RepoDigests 0}}", image]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
 
 
 def remove(runtime: str, name: str) -> None:

@@ -1,23 +1,24 @@
 """From a model's name to what an engine is given, to its config.json, and to what identifies its content."""
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import InputError
-from toolkit.lab.model import LAB_MODEL, ensure_lab_model
+from toolkit.lab.model import LAB_MODEL, ensure_lab_model, lab_model_folder
 
 
-def resolve_model(name: str) -> str:
-    """What an engine is given for `name`: the lab model's folder (built on first use), a local folder, or the hub name.
+def resolve_model(name: str, dry: bool = False) -> str:
+    """What an engine is given for `name`: the lab model's folder, a local folder, or the hub name.
+
+    The lab model is built on first use, unless this is `dry`.
 
     Raises InputError for a local folder that does not exist or holds no config.json, EngineError when the lab's model
     cannot be fetched.
     """
     if name == LAB_MODEL:
-        return str(ensure_lab_model())
+        return str(lab_model_folder() if dry else ensure_lab_model())
     if is_local(name):
         folder = Path(name).expanduser()
         if not (folder / "config.json").is_file():
@@ -41,16 +42,6 @@ def config_folder(name: str) -> str:
         if (folder / "config.json").is_file():
             return str(folder)
     raise InputError(f"model {name}: no config.json of it is on this machine; download the model's config first.")
-
-
-def model_config(name: str) -> dict[str, object]:
-    """The parsed config.json of `name`. Raises InputError when there is none on this machine."""
-    path = Path(config_folder(name)) / "config.json"
-    try:
-        config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not valid JSON: {error}.") from None
-    return config
 
 
 def model_identity(name: str) -> str:

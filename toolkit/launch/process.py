@@ -10,35 +10,46 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 
 import psutil
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Identity = tuple[int, float]
 
 
+@cache
+def boot_id() -> str:
+    """What tells this boot of the machine from others; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 class Tree(BaseModel):
-    """A session and the processes once seen in it, as (pid, start time in seconds since the epoch)."""
+    """A session of this boot and the processes once seen in it, as (pid, seconds from boot to start)."""
 
     model_config = ConfigDict(frozen=True)
 
     session: int
     seen: list[Identity]
+    boot: str = Field(default_factory=boot_id)
 
     def members(self) -> list[psutil.Process]:
         """The living processes of this tree; empty when it has ended."""
         inside = [process for process in psutil.process_iter() if _session(process.pid) == self.session]
-        known = dict(self.seen)
+        known = dict(self.seen) if self.boot == boot_id() else {}
         if any(_same(process, known.get(process.pid)) for process in inside):
             return [process for process in inside if _alive(process)]
         return []
 
     def refreshed(self) -> "Tree":
         """The same tree with every process that is in it now written down as well."""
-        now = [(process.pid, created) for process in self.members() if (created := _created(process)) is not None]
-        return Tree(session=self.session, seen=sorted({*self.seen, *now}))
+        now = [(process.pid, created) for process in self.members() if (created := start_time(process)) is not None]
+        return self.model_copy(update={"seen": sorted({*self.seen, *now})})
 
     def stop(self, grace: float = 20.0) -> int:
         """End every process: SIGTERM, then SIGKILL after `grace` seconds. Returns how many were ended.
@@ -67,7 +78,7 @@ def start(argv: Sequence[str], env: dict[str, str], log: Path) -> tuple[Popen[by
         process = Popen(
             argv, env={**os.environ, **env}, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True
         )
-    return process, Tree(session=process.pid, seen=[(process.pid, psutil.Process(process.pid).create_time())])
+    return process, Tree(session=process.pid, seen=[(process.pid, start_time(psutil.Process(process.pid)) or 0.0)])
 
 
 def exit_code(process: Popen[bytes]) -> int | None:
@@ -96,7 +107,7 @@ def is_running(identity: Identity) -> bool:
 
 def own_identity() -> Identity:
     """This process as (pid, start time)."""
-    return os.getpid(), psutil.Process().create_time()
+    return os.getpid(), start_time(psutil.Process()) or 0.0
 
 
 def port_holder(port: int) -> str | None:
@@ -119,7 +130,16 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _created(process: psutil.Process) -> float | None:
+def start_time(process: psutil.Process) -> float | None:
+    """Start time: seconds from boot, which no step of the clock moves; where that is not told, since the epoch."""
+    try:
+        after_name = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        return int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5)
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+    except (OSError, LookupError, ValueError):
+        return None
     try:
         return process.create_time()
     except psutil.Error:
@@ -127,7 +147,7 @@ def _created(process: psutil.Process) -> float | None:
 
 
 def _same(process: psutil.Process, created: float | None) -> bool:
-    now = _created(process)
+    now = start_time(process)
     return created is not None and now is not None and abs(now - created) < 0.05
 
 

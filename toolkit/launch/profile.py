@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from toolkit.engines import engine
-from toolkit.engines.contract import Profile
+from toolkit.engines.contract import Profile, is_secret
 from toolkit.errors import InputError
 
 Path_ = tuple[str | int, ...]
@@ -204,7 +204,7 @@ def _where(layers: Sequence[_Layer], keys: Path_, changes: Sequence[str]) -> str
     for change in reversed(changes):
         changed = change.partition("=")[0].strip()
         if dotted == changed or dotted.startswith(f"{changed}.") or changed.startswith(f"{dotted}."):
-            return f"--set {change}"
+            return f"--set {changed}" if is_secret(changed.rpartition(".")[2]) else f"--set {change}"
     for depth in range(len(keys), 0, -1):  # the file that holds the deepest part of the key
         for layer in layers:
             if _holds(layer.values, keys[:depth]):

@@ -75,7 +75,7 @@ def servers() -> list[ServerEntry]:
         if entry.tree.members():
             running.append(entry)
         else:
-            entry.forget()
+            entry.end()  # a container outlives its killed client
     return running
 
 

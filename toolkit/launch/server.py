@@ -2,13 +2,16 @@
 
 import os
 import re
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from types import TracebackType
 from typing import Literal
 
@@ -17,7 +20,7 @@ import httpx
 from toolkit.engines import engine
 from toolkit.engines.contract import Command, KnownFailure, Profile
 from toolkit.errors import EngineError, InputError
-from toolkit.launch.container import container_argv, find_runtime
+from toolkit.launch.container import container_argv, find_runtime, remove
 from toolkit.launch.models import resolve_model
 from toolkit.launch.process import exit_code, own_identity, port_holder, start
 from toolkit.launch.registry import ServerEntry, state_folder
@@ -28,12 +31,17 @@ _ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b.*:|.*\berror: |Value error,
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(\([^)]*pid=\d+\)\s*)?((INFO|WARNING|ERROR|DEBUG)\s+[\d-]+ [\d:]+ \[[^\]]*\]\s*)?")
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 Progress = Callable[[str], None]
 
 
-def command(profile: Profile) -> Command:
-    """What would run for `profile`, the model resolved. Raises InputError, or EngineError for the lab's model."""
-    return engine(profile.engine).command(profile, resolve_model)
+def command(profile: Profile, dry: bool = False) -> Command:
+    """What would run for `profile`, the model resolved, and fetched unless this is `dry`.
+
+    Raises InputError, or EngineError when the lab's model cannot be built.
+    """
+    return engine(profile.engine).command(profile, partial(resolve_model, dry=dry))
 
 
 def shell_argv(profile: Profile, what: Command) -> list[str]:
@@ -62,8 +70,13 @@ class Server:
             raise EngineError(_death_message(self.profile, self.entry.log, code))
 
     def close(self) -> None:
-        self.entry.end()
-        self.process.wait(timeout=10)
+        """End the whole process tree; a second Ctrl-C does not stop that. Raises EngineError when a process stays."""
+        with undisturbed():
+            try:
+                self.entry.end()
+                self.process.wait(timeout=10)
+            except (TimeoutError, TimeoutExpired) as error:
+                raise EngineError(f"{self.entry.name} could not be ended: {error}.") from None
 
     def __enter__(self) -> "Server":
         return self
@@ -104,6 +117,7 @@ def begin(profile: Profile, purpose: Literal["serve", "sweep"] = "serve") -> Ser
     argv, env, container = list(what.argv), what.env, None
     if what.container:
         container = (find_runtime(), f"toolkit-{profile.name}-{port}")
+        remove(*container)  # left by a client that was killed; nobody listens on its port
         argv, env = container_argv(profile, what, container[1], container[0]), {}
     log = state_folder() / f"{profile.name}-{port}-{time.strftime('%Y%m%d-%H%M%S')}.log"
     try:
@@ -176,6 +190,20 @@ def free_port() -> int:
 
 
 @contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leave signals that ask us to stop aside for a while."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def closing_all(servers: Iterable[Server]) -> Iterator[None]:
     """Close every one of `servers` on the way out, whatever the closing of another does."""
     try:
@@ -185,7 +213,7 @@ def closing_all(servers: Iterable[Server]) -> Iterator[None]:
         for server in servers:
             try:
                 server.close()
-            except (OSError, TimeoutError) as error:
+            except (OSError, EngineError) as error:
                 errors.append(error)
         if errors:
             raise errors[0]

@@ -210,7 +210,7 @@ class TestNoVerdict:
 
 class TestNotes:
     def notes(self, found: Level) -> list[str]:
-        return found.reason.split("; ")[1:]
+        return list(found.notes)
 
     @pytest.mark.parametrize(("reuse", "said"), [(True, 1), (False, 0)])
     def test_reused_prompts_are_said(self, make_run: MakeRun, tmp_path: Path, reuse: bool, said: int) -> None:
@@ -223,11 +223,28 @@ class TestNotes:
     def test_a_client_at_its_limit_is_said(self, level: Callable[..., Level]) -> None:
         assert self.notes(level(cell={"client_cpu": 0.95})) == ["the load client itself was near its limit"]
 
-    @pytest.mark.parametrize(("peak", "said"), [(3.0, 1), (4.0, 0), (None, 0)])
-    def test_a_level_that_never_ran_is_said(self, level: Callable[..., Level], peak: float | None, said: int) -> None:
+    @pytest.mark.parametrize(("peak", "withheld"), [(3.0, True), (4.0, False), (None, False)])
+    def test_a_level_that_never_ran_has_no_verdict(
+        self, level: Callable[..., Level], peak: float | None, withheld: bool
+    ) -> None:
         # Case 23: "concurrency 8" with 4 running.
-        notes = self.notes(level(cell={"running_peak": peak}))
-        assert notes == ["lab-baseline never ran more than 3 of 4", "lab-ngram never ran more than 3 of 4"] * said
+        found = level(cell={"running_peak": peak})
+        assert (found.withheld, "never ran more than 3 of 4" in found.reason) == (withheld, withheld)
+
+    def test_the_json_says_notes_after_the_reason(self, level: Callable[..., Level]) -> None:
+        found = level(cell={"client_cpu": 0.95})
+        assert found.as_json()["reason"] == f"{found.reason}; the load client itself was near its limit"
+
+    def test_a_baseline_that_speculates_is_said(self, level: Callable[..., Level]) -> None:
+        assert self.notes(level(baseline_arm={"speculates": True})) == ["the baseline lab-baseline speculates too"]
+
+    def test_another_scheduler_in_the_baseline_is_said(self, level: Callable[..., Level]) -> None:
+        found = level(arm={"scheduling": "synchronous"}, baseline_arm={"scheduling": "asynchronous"})
+        assert len(found.notes) == 1
+        assert "schedules synchronously, lab-baseline asynchronously" in found.notes[0]
+
+    def test_sides_that_were_minutes_apart_are_said(self, level: Callable[..., Level]) -> None:
+        assert len(self.notes(level(resident=False))) == 1
 
     def test_different_prompts_on_the_two_sides_are_said(self, make_run: MakeRun, tmp_path: Path) -> None:
         make_run(tmp_path, {("lab-ngram", 4): PAYS})

@@ -58,8 +58,8 @@ class TestTpot:
         # Case 8: 20 tokens in chunks of 4, 8, 8; 2 s between the first and the last, in which 16 tokens came.
         assert tpot(request(chunks=[(0.5, 4), (1.5, 8), (2.5, 8)])) == 2.0 / 16
 
-    def test_a_chunk_of_unknown_size_counts_as_one_token(self) -> None:
-        assert tpot(request(chunks=[(0.5, None), (2.4, None)])) == pytest.approx(0.1)
+    def test_chunks_of_unknown_size_leave_it_unavailable(self) -> None:
+        assert tpot(request(chunks=[(0.5, None), (2.4, None)])) is None
 
     @given(
         st.lists(st.integers(1, 16), min_size=2, max_size=20),

@@ -98,15 +98,17 @@ class TestDefaults:
     def test_what_is_filled_in_is_written_down(self, stub: StubServer, tmp_path: Path) -> None:
         run = measured(stub, tmp_path, workload=None, requests=None, max_tokens=None)
         assert run.info.defaults == [
+            f"seed {run.info.workload.seed}",
             "requests 4 x concurrency, at least 8",
             "workload copy-code",
             "max_tokens 128",
             "temperature 0.0",
             "rounds 1",
+            "timeout 300.0",
         ]
 
     def test_what_was_asked_for_is_no_default(self, stub: StubServer, tmp_path: Path) -> None:
-        assert measured(stub, tmp_path, temperature=0.0, rounds=1).info.defaults == []
+        assert measured(stub, tmp_path, temperature=0.0, rounds=1, seed=7, timeout=60.0).info.defaults == []
 
     @pytest.mark.parametrize(("level", "requests"), [("1", 8), ("3", 12)])
     def test_four_requests_a_slot_and_eight_at_least(

@@ -98,12 +98,12 @@ class TestOrder:
 
     def test_without_memory_for_both_a_cell_is_measured_at_a_time(self) -> None:
         one = plan(resident=False, rounds=2)
-        assert list(pending_pairs(one, set(), _Costs(one), 0.0)) == [[key] for key in all_cells(one)]
+        assert list(pending_pairs(one, set(), _Costs(one))) == [[key] for key in all_cells(one)]
 
     def test_finished_cells_are_left_out(self) -> None:
         one = plan(levels=[1], rounds=2)
         first, second, *rest = all_cells(one)
-        assert list(pending_pairs(one, {first}, _Costs(one), 0.0)) == [[second], rest]
+        assert list(pending_pairs(one, {first}, _Costs(one))) == [[second], rest]
 
     @given(plans(), st.integers(1, 3))
     def test_more_rounds_extend_a_run(self, one: Plan, more: int) -> None:
@@ -147,8 +147,8 @@ class TestPrompts:
 
 
 class TestBudget:
-    def order(self, one: Plan, costs: _Costs | None = None, spent: float = 0.0) -> list[tuple[int, int]]:
-        groups = pending_pairs(one, set(), costs or _Costs(one), spent)
+    def order(self, one: Plan, costs: _Costs | None = None) -> list[tuple[int, int]]:
+        groups = pending_pairs(one, set(), costs or _Costs(one))
         return [(group[0].round, group[0].concurrency) for group in groups]
 
     def test_two_pairs_everywhere_then_the_ends_to_five_then_the_middle(self) -> None:
@@ -164,7 +164,7 @@ class TestBudget:
 
     def test_both_cells_of_a_pair_are_bought_together(self) -> None:
         one = plan(budget=1e9)
-        assert {len(group) for group in pending_pairs(one, set(), _Costs(one), 0.0)} == {2}
+        assert {len(group) for group in pending_pairs(one, set(), _Costs(one))} == {2}
 
     def costs(self, one: Plan, seconds: dict[int, float]) -> _Costs:
         costs = _Costs(one)
@@ -174,19 +174,20 @@ class TestBudget:
         return costs
 
     def test_a_pair_that_does_not_fit_is_left_out_and_cheaper_ones_follow(self) -> None:
-        one = plan(budget=100.0, levels=[1, 64])
+        one = plan(budget=230.0, levels=[1, 64])  # 130 are spent
         assert {level for _, level in self.order(one, self.costs(one, {1: 5.0, 64: 60.0}))} == {1}
 
     def test_a_pair_that_just_fits_is_measured(self) -> None:
-        one = plan(budget=100.0, levels=[1, 64])
+        one = plan(budget=207.0, levels=[1, 64])  # 108 are spent
         assert {level for _, level in self.order(one, self.costs(one, {1: 5.0, 64: 49.0}))} == {1, 64}
 
     def test_what_was_spent_before_counts(self) -> None:
-        one = plan(budget=100.0, levels=[1, 64])
-        assert {level for _, level in self.order(one, self.costs(one, {1: 5.0, 64: 49.0}), spent=10.0)} == {1}
+        one = plan(budget=205.0, levels=[1, 64])
+        assert {level for _, level in self.order(one, self.costs(one, {1: 5.0, 64: 49.0}))} == {1}
 
     def test_a_spent_budget_buys_nothing(self) -> None:
-        assert self.order(plan(budget=100.0), spent=100.0) == []
+        one = plan(budget=100.0)
+        assert self.order(one, self.costs(one, {1: 5.0, 4: 5.0, 16: 10.0, 64: 30.0})) == []
 
     def test_a_level_not_seen_yet_is_guessed_from_those_seen(self) -> None:
         one = plan(levels=[1, 4])
@@ -207,8 +208,8 @@ class TestFinished:
         cells = [record(key, 1.0) for key in all_cells(one)]
         assert is_finished(one)(FakeRun(cells[: len(cells) - left])) is finished  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize(("seconds", "finished"), [(90.0, True), (80.0, False)])
-    def test_under_a_budget_it_is_finished_with_its_time(self, seconds: float, finished: bool) -> None:
+    @pytest.mark.parametrize(("seconds", "finished"), [(60.0, True), (40.0, False)])
+    def test_under_a_budget_it_is_finished_when_nothing_fits_any_more(self, seconds: float, finished: bool) -> None:
         one = plan(levels=[1], budget=100.0)
         assert is_finished(one)(FakeRun([record(all_cells(one)[0], seconds)])) is finished  # type: ignore[arg-type]
 

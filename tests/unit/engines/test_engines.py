@@ -124,3 +124,14 @@ def test_a_profile_refuses_a_secret_in_the_engines_arguments(argument: str) -> N
 def test_a_profile_takes_arguments_about_tokens() -> None:
     arguments = ["--max-num-batched-tokens", "2048", "--tokenizer-mode=slow"]
     assert Profile.model_validate({**MINIMAL, "engine_args": arguments}).engine_args == arguments
+
+
+@pytest.mark.parametrize("argument", ["--api_key=hunter2", "--hf_token"])
+def test_underscores_hide_no_secret(argument: str) -> None:
+    with pytest.raises(ValidationError, match="everyone on this machine"):
+        Profile.model_validate({**MINIMAL, "engine_args": [argument]})
+
+
+def test_a_container_takes_no_value_of_a_secret() -> None:
+    with pytest.raises(ValidationError, match="give --env=HF_TOKEN alone"):
+        Profile.model_validate({**MINIMAL, "container": {"image": "i", "arguments": ["--env=HF_TOKEN=hunter2"]}})

@@ -9,7 +9,7 @@ import pytest
 from toolkit.errors import InputError
 from toolkit.lab.model import LAB_MODEL
 from toolkit.launch import models
-from toolkit.launch.models import config_folder, is_local, model_config, model_identity, resolve_model
+from toolkit.launch.models import config_folder, is_local, model_identity, resolve_model
 from toolkit.launch.profile import load_profile, shipped_profiles
 
 
@@ -67,10 +67,10 @@ class TestResolve:
 class TestConfig:
     @pytest.mark.parametrize("name", named_by_profiles())
     def test_the_facts_of_a_shipped_profiles_model_are_here(self, name: str) -> None:
-        assert "architectures" in model_config(name)
+        assert "architectures" in json.loads((Path(config_folder(name)) / "config.json").read_text())
 
     def test_a_local_folder_is_read_where_it_is(self, folder: Path) -> None:
-        assert model_config(str(folder)) == {"vocab_size": 7}
+        assert config_folder(str(folder)) == str(folder)
 
     def test_the_hub_cache_comes_before_our_facts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         snapshot = tmp_path / "hf" / "hub" / "models--Qwen--Qwen3-8B" / "snapshots" / "abc"
@@ -87,11 +87,6 @@ class TestConfig:
     def test_a_model_that_is_nowhere_is_refused(self) -> None:
         with pytest.raises(InputError, match="download the model's config first"):
             config_folder("no/such-model")
-
-    def test_a_config_that_is_no_json_is_refused_naming_the_file(self, folder: Path) -> None:
-        (folder / "config.json").write_text("{")
-        with pytest.raises(InputError, match=r"config\.json: not valid JSON"):
-            model_config(str(folder))
 
 
 class TestIdentity:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from toolkit.launch.process import Tree, exit_code, is_running, own_identity, port_holder, start
+from toolkit.launch.process import Tree, exit_code, is_running, own_identity, port_holder, start, start_time
 
 # Writes "name pid" lines into the file argv[1]; the names that argv[2:] asks for are started.
 FAMILY = """
@@ -182,7 +182,7 @@ class TestStop:
         assert [name for name, pid in pids.items() if alive(pid)] == []
 
     def test_a_session_number_that_was_given_to_others_is_not_touched(self, bystander: subprocess.Popen[bytes]) -> None:
-        created = psutil.Process(bystander.pid).create_time()
+        created = start_time(psutil.Process(bystander.pid)) or 0
         earlier = Tree(session=bystander.pid, seen=[(bystander.pid, created - 100)])
         assert earlier.stop() == 0
         assert alive(bystander.pid)
@@ -255,7 +255,7 @@ class TestIsRunning:
 
     def test_a_zombie_does_not(self) -> None:
         process = subprocess.Popen([sys.executable, "-S", "-c", ""])
-        identity = (process.pid, psutil.Process(process.pid).create_time())
+        identity = (process.pid, start_time(psutil.Process(process.pid)))
         wait_for(lambda: exit_code(process) is not None)
         running = is_running(identity)
         process.wait()

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from toolkit.errors import InputError
-from toolkit.launch.process import Tree, own_identity
+from toolkit.launch.process import Tree, own_identity, start_time
 from toolkit.launch.registry import ServerEntry, choose, servers, state_folder, stop_orphans
 
 Enter = Callable[..., ServerEntry]
@@ -28,7 +28,7 @@ def enter() -> Iterator[Enter]:
             name=name,
             base_url=f"http://127.0.0.1:{port}/v1",
             log=Path("/log"),
-            tree=Tree(session=process.pid, seen=[(process.pid, psutil.Process(process.pid).create_time())]),
+            tree=Tree(session=process.pid, seen=[(process.pid, start_time(psutil.Process(process.pid)) or 0)]),
             **{"owner": own_identity(), **fields},
         )
         entry.save()
