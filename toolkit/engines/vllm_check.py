@@ -21,7 +21,9 @@ def problems(argv: Sequence[str]) -> list[str]:
     Raises EngineError when vLLM is not installed in this Python.
     """
     if importlib.util.find_spec("vllm") is None:
-        raise EngineError("vLLM is not installed in this Python, so its parser cannot be asked.")
+        raise EngineError(
+            "vLLM is not installed in this Python, so its parser cannot be asked; 'speculative-toolkit[vllm]' has it."
+        )
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ["HF_HUB_OFFLINE"] = "1"
     said = io.StringIO()
