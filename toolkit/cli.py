@@ -1,6 +1,7 @@
 """The command line: parses, calls one function, prints. Exit codes: 0 done, 1 a fault found, 2 bad input, 3 engine."""
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -53,6 +54,12 @@ def main() -> None:
     except KeyboardInterrupt:
         err.print("stopped.")
         code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read it went away
+        code = 0
+    except OSError as error:
+        say(f"toolkit: {error.filename or 'the output'}: {error.strerror or error}.", err)
+        code = 2
     except (typer.Abort, typer.Exit) as error:
         code = getattr(error, "exit_code", 1)
     except Exception as error:

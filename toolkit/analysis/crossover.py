@@ -98,7 +98,8 @@ class Crossover:
 
 
 def crossover(run: Run) -> Crossover:
-    """Analyse a Run directory; no engine is needed."""
+    """Analyse a Run directory; no engine is needed. Raises InputError when it is not whole."""
+    run.check_whole()
     table = {(s.arm, s.side, s.workload, s.concurrency): s for s in level_stats(run)}
     rates: dict[CellKey, CellRecord] = {record.cell: record for record in run.cells()}
     results = []

@@ -53,13 +53,17 @@ def is_address(base_url: str) -> bool:
     """Whether `base_url` can be asked at all: http or https, a host, a possible port."""
     try:
         address = urlsplit(base_url)
-        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
-    except ValueError:
+        plain = base_url.isascii() and base_url.isprintable() and not set(" #") & set(base_url)
+        httpx.URL(base_url)
+        return plain and address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except (ValueError, httpx.InvalidURL):
         return False
 
 
-def find_endpoint(name: str, base_url: str, model: str | None = None, key_env: str | None = None) -> Endpoint:
-    """Ask the server at `base_url` who it is.
+def find_endpoint(
+    name: str, base_url: str, model: str | None = None, key_env: str | None = None, timeout: float = 30.0
+) -> Endpoint:
+    """Ask the server at `base_url` who it is, each question answered within `timeout` seconds.
 
     Raises InputError for a URL or a model that cannot be right, EngineError when nothing usable answers there.
     """
@@ -69,7 +73,7 @@ def find_endpoint(name: str, base_url: str, model: str | None = None, key_env: s
         raise InputError(f"{base_url}: not a URL like http://localhost:8000/v1.")
     key = _key(key_env)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(timeout=30, headers=headers, trust_env=False) as client:
+    with httpx.Client(timeout=timeout, headers=headers, trust_env=False) as client:
         served = _models(client, base_url)
         version = _vllm_version(client, base_url)
     names = [str(one.get("id")) for one in served]
@@ -112,18 +116,22 @@ def _models(client: httpx.Client, base_url: str) -> list[dict[str, Any]]:
         if answer.status_code != 200:
             raise EngineError(f"{url} answered {answer.status_code}, not a list of models. Is it an OpenAI-style /v1?")
         data = answer.json()["data"]
-        return [one for one in data if isinstance(one, dict)]
+        return [one for one in data if isinstance(one, dict) and _is_name(one.get("id"))]
     except httpx.HTTPError as error:
         raise EngineError(f"{url} cannot be reached: {error or type(error).__name__}.") from None
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise EngineError(
             f"{url} answered something that is not a list of models. Is it an OpenAI-style /v1?"
         ) from None
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and bool(value)
 
 
 def _vllm_version(client: httpx.Client, base_url: str) -> str | None:
     try:
         version = client.get(f"{root(base_url)}/version").json()["version"]
         return str(version)
-    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+    except (httpx.HTTPError, ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -26,6 +26,8 @@ from toolkit.launch.registry import stop_orphans
 
 DEFAULT_WORKLOAD = "copy-code"
 DEFAULT_ROUNDS = 6
+ANSWERS_SOON = 30.0  # seconds in which a server says which models it has
+MOST_AT_ONCE, MOST = 4096, 1_000_000
 DEFAULT_TIMEOUT = 300.0  # seconds without a byte
 BUDGET_ROUNDS = 12  # the most pairs per level when a budget allocates them
 
@@ -65,14 +67,17 @@ def sweep(ask: Ask, progress: Progress) -> Path:
     """
     for orphan in stop_orphans():  # before anything asks how much memory is free
         progress.stage(f"ended {orphan.name} (session {orphan.tree.session}), left by a sweep that was killed")
+    for flag, text in (("--target", ask.target), ("--change", ask.change), ("--precision", ask.precision)):
+        if text is not None and not text.isprintable():
+            raise InputError(f"{flag}: the text has characters that cannot be written down.")
     arms, baseline = _arms(ask)
     defaults: list[str] = []
     levels = _levels(ask, defaults)
     seed = _seed(ask)
     plan = _plan(ask, arms, baseline, levels, seed, defaults)
-    info = _info(ask, plan, seed, defaults)
+    info = _info(ask, plan, seed, defaults, progress)
     folder = ask.run or find_unfinished(ask.runs, info.key, is_finished(plan)) or _new_folder(ask, arms)
-    if (folder / "run.json").exists():
+    if _holds_run(folder):
         plan, info = _as_begun(ask, plan, info, Run(folder).info)
     with Recorder(folder, info) as recorder:
         done = len(Run(folder).cells())
@@ -86,6 +91,20 @@ def sweep(ask: Ask, progress: Progress) -> Path:
             except EngineError as error:
                 raise EngineError(f"{error}\nFinished cells stand; the same command goes on from there.") from None
     return folder
+
+
+def _holds_run(folder: Path) -> bool:
+    """Raises InputError for a place that cannot be a Run directory, or that holds something else."""
+    try:
+        if (folder / "run.json").exists():
+            return True
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--run {folder}: is a file; a run is a directory.")
+        if folder == Path():
+            raise InputError("--run: name a directory of its own for the run, like runs/mine.")
+    except OSError as error:
+        raise InputError(f"--run {str(folder)[:80]}: cannot be used: {error.strerror}.") from None
+    return False
 
 
 def _as_begun(ask: Ask, plan: Plan, info: RunInfo, begun: RunInfo) -> tuple[Plan, RunInfo]:
@@ -103,14 +122,14 @@ def _seed(ask: Ask) -> int:
     """A server that goes on running must not see the prompts of an earlier run again; an engine of ours is new."""
     if ask.seed is not None:
         return ask.seed
-    return secrets.randbelow(2**31) if ask.base_url else 0
+    return secrets.randbelow(2**31) if ask.base_url is not None else 0
 
 
 def _arms(ask: Ask) -> tuple[list[Arm], Arm | None]:
-    if ask.profiles and ask.base_url:
+    if ask.profiles and ask.base_url is not None:
         raise InputError("give --profile (we launch it) or --base-url (it already runs), not both.")
     if ask.profiles:
-        if ask.baseline_url:
+        if ask.baseline_url is not None:
             raise InputError("--baseline-url goes with --base-url; with --profile use --baseline PROFILE.")
         for flag, value in (("--model", ask.model), ("--api-key-env", ask.api_key_env)):
             if value is not None:
@@ -168,8 +187,8 @@ def _levels(ask: Ask, defaults: list[str]) -> list[int]:
         levels = [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"--concurrency {text}: whole numbers with commas between them, like 1,4,16,64.") from None
-    if any(level < 1 for level in levels) or len(set(levels)) != len(levels):
-        raise InputError(f"--concurrency {text}: each level once, and none below 1.")
+    if any(not 1 <= level <= MOST_AT_ONCE for level in levels) or len(set(levels)) != len(levels):
+        raise InputError(f"--concurrency {text}: each level once, from 1 to {MOST_AT_ONCE}.")
     return levels
 
 
@@ -182,10 +201,10 @@ def _plan(
         return default if value is None else value
 
     for flag, number in (("--rounds", ask.rounds), ("--requests", ask.requests), ("--max-tokens", ask.max_tokens)):
-        if number is not None and number < 1:
-            raise InputError(f"{flag} {number}: at least 1.")
-    if ask.temperature is not None and not ask.temperature >= 0:  # a NaN neither is
-        raise InputError(f"--temperature {ask.temperature}: not below 0.")
+        if number is not None and not 1 <= number <= MOST:
+            raise InputError(f"{flag} {number}: from 1 to {MOST}.")
+    if ask.temperature is not None and not 0 <= ask.temperature < math.inf:
+        raise InputError(f"--temperature {ask.temperature}: 0 or more, and a number.")
     for flag, amount in (("--budget", ask.budget), ("--timeout", ask.timeout)):
         if amount is not None and not 0 < amount < math.inf:
             raise InputError(f"{flag} {amount}: above 0, and a number.")
@@ -220,9 +239,12 @@ def _plan(
     )
 
 
-def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str]) -> RunInfo:
+def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progress) -> RunInfo:
     def info_of(arm: Arm) -> ArmInfo:
-        endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env) if arm.url else None
+        endpoint = None
+        if arm.url is not None:
+            progress.stage(f"asking {arm.url}")
+            endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env, min(plan.stall, ANSWERS_SOON))
         found = describe(arm, endpoint)
         return found.model_copy(update={"precision": ask.precision}) if ask.precision else found
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cached_property
@@ -136,6 +137,16 @@ class Run:
             for record in self._requests
             if (warmup or not record.warmup) and finished.get(record.cell) == record.attempt
         ]
+
+    def check_whole(self) -> None:
+        """Raises InputError when requests that a finished cell counted are not on disk."""
+        there = Counter(record.cell for record in self.requests())
+        for cell in self.cells():
+            if there[cell.cell] != cell.requests:
+                raise InputError(
+                    f"{self.folder / 'requests.jsonl'}: the file is not whole: it holds {there[cell.cell]} requests of "
+                    f"the cell {cell.cell}, which counted {cell.requests}."
+                )
 
     def attempts(self) -> dict[CellKey, int]:
         """The highest attempt number on disk per cell, finished or not."""

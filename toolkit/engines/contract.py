@@ -4,6 +4,7 @@ The models are engine-neutral. An adapter (one file per engine beside this one) 
 `Command`, and the engine's own responses and /metrics page into `SpecCounts` and `Counters`.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,15 @@ class Speculation(Strict):
     lookup_max: int | None = Field(None, ge=1, description="longest suffix that ngram looks up, tokens")
     schedule: list[Range] | None = Field(None, description="[[first batch size, last, K], ...]: K by load, 0 is off")
     options: dict[str, Any] = Field(default_factory=dict, description="the engine's own keys, passed on as they are")
+
+    @field_validator("options")
+    @classmethod
+    def _plain_values(cls, options: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(options, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"an option is no plain JSON value: {error}") from None
+        return options
 
     @model_validator(mode="after")
     def _consistent(self) -> "Speculation":

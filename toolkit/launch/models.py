@@ -20,11 +20,18 @@ def resolve_model(name: str, dry: bool = False) -> str:
     if name == LAB_MODEL:
         return str(lab_model_folder() if dry else ensure_lab_model())
     if is_local(name):
-        folder = Path(name).expanduser()
+        folder = _folder(name)
         if not (folder / "config.json").is_file():
             raise InputError(f"model {name}: the folder does not exist or holds no config.json.")
         return str(folder.resolve())
     return name
+
+
+def _folder(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~nobody
+        raise InputError(f"model {name}: there is no such user.") from None
 
 
 def is_local(name: str) -> bool:
@@ -37,7 +44,7 @@ def config_folder(name: str) -> str:
 
     Raises InputError when there is none on this machine.
     """
-    candidates = [Path(name).expanduser()] if is_local(name) else [*_cached(name), _facts() / name.replace("/", "--")]
+    candidates = [_folder(name)] if is_local(name) else [*_cached(name), _facts() / name.replace("/", "--")]
     for folder in candidates:
         if (folder / "config.json").is_file():
             return str(folder)

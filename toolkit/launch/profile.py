@@ -85,7 +85,11 @@ class _Layer:
 def _find(name: str) -> Path:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name)
-        if not path.is_file():
+        try:
+            found = path.is_file()
+        except OSError as error:
+            raise InputError(f"profile {name[:80]}...: {error.strerror}.") from None
+        if not found:
             raise InputError(f"profile {name}: there is no such file.")
         return path
     shipped = shipped_profiles()

@@ -60,7 +60,12 @@ def state_folder() -> Path:
     """Where entries and logs live, readable by their owner only: $XDG_STATE_HOME/toolkit/servers."""
     root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     folder = root / "toolkit" / "servers"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be made: {error.strerror}. Set XDG_STATE_HOME to a place of yours."
+        ) from None
     return folder
 
 

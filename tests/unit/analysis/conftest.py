@@ -30,13 +30,13 @@ def write_run(
     workload: str = "copy-code",
     baseline: str | None = "lab-baseline",
     failed: Mapping[tuple[str, int], int] | None = None,
-    on_disk: int = 2,
+    on_disk: int | None = None,
     arm: Mapping[str, Any] | None = None,
     baseline_arm: Mapping[str, Any] | None = None,
     cell: Mapping[str, Any] | None = None,
     **info: Any,
 ) -> Run:
-    """`failed` requests in each cell of an (arm, concurrency); `on_disk` request records per cell, of the 4n it counts.
+    """`failed` requests in each cell of an (arm, concurrency); `on_disk` of the 4n requests that it counts are there.
 
     `arm`, `baseline_arm`, `cell` replace fields of every ArmInfo, of the baseline's, of every CellRecord; further
     keywords replace fields of the RunInfo. Without a `baseline` there are no baseline cells.
@@ -72,7 +72,10 @@ def write_run(
                 key = CellKey(arm=name, side=side, workload=workload, concurrency=level, round=number)
                 lost = (failed or {}).get((name, level), 0)
                 cells.append(_cell(key, served_by, rate, lost, len(cells), cell or {}))
-                requests += [_request(key, served_by, index, index < lost) for index in range(on_disk)]
+                requests += [
+                    _request(key, served_by, index, index < lost)
+                    for index in range(4 * level if on_disk is None else on_disk)
+                ]
     _write_lines(folder / "cells.jsonl", cells)
     _write_lines(folder / "requests.jsonl", requests)
     return Run(folder)

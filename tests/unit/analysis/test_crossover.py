@@ -14,6 +14,7 @@ from scipy import stats
 
 from toolkit.analysis.crossover import Crossover, Level, crossover, paired_speedup, verdict_of
 from toolkit.analysis.run import Run, WorkloadInfo
+from toolkit.errors import InputError
 
 MakeRun = Callable[..., Run]
 PAYS = [(150.0, 100.0), (153.0, 100.0), (148.0, 100.0), (151.0, 100.0), (149.0, 100.0), (152.0, 100.0)]
@@ -302,7 +303,7 @@ class TestJson:
         assert found["results"][0]["levels"][0]["draft_acceptance_rate"] == 0.5
 
     def test_what_is_unavailable_is_null(self, make_run: MakeRun, tmp_path: Path) -> None:
-        run = make_run(tmp_path, {("a", 4): [(None, None)]}, baseline=None, on_disk=0)
+        run = make_run(tmp_path, {("a", 4): [(None, None)]}, baseline=None, on_disk=0, cell={"requests": 0})
         found = json.loads(json.dumps(crossover(run).as_json(), allow_nan=False))
         level = found["results"][0]["levels"][0]
         unavailable = ["speedup", "low", "high", *FACTORS]
@@ -315,3 +316,9 @@ class TestJson:
         assert found.as_json()["results"] == [
             {"arm": "a", "workload": "copy-code", "levels": [], "pays_up_to": None, "costs_from": None}
         ]
+
+
+def test_a_run_whose_requests_are_not_all_there_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path, {("a", 1): PAYS}, on_disk=3)
+    with pytest.raises(InputError, match=r"not whole: it holds 3 requests of .* which counted 4"):
+        crossover(run)

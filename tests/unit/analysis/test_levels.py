@@ -183,15 +183,15 @@ class TestAcceptance:
 
 
 class TestCrossCheck:
-    """Each request of the arm: 6 steps, 24 drafted, 12 accepted; two are on disk."""
+    """Each request of the arm: 6 steps, 24 drafted, 12 accepted; sixteen are on disk."""
 
     def test_silent_when_equal(self, run: Run) -> None:
-        assert cross_check(with_counters(run, reading(5, 5, 5), reading(17, 53, 29))) == []
+        assert cross_check(with_counters(run, reading(5, 5, 5), reading(101, 389, 197))) == []
 
     def test_a_disagreement_is_reported_with_both_numbers(self, run: Run) -> None:
         # Case 20.
-        (said,) = cross_check(with_counters(run, reading(0, 0, 0), reading(12, 48, 48)))
-        assert "lab-ngram: its responses report 24 accepted draft tokens, its counters 48." in said
+        (said,) = cross_check(with_counters(run, reading(0, 0, 0), reading(96, 384, 48)))
+        assert "lab-ngram: its responses report 192 accepted draft tokens, its counters 48." in said
 
     def test_responses_that_say_nothing_was_kept_are_reported(self, run: Run) -> None:
         # Case 20: the engine's log says 4.00, the client's counts say 0.
@@ -217,11 +217,11 @@ class TestCrossCheck:
 
 class TestSums:
     def test_a_rate_is_the_mean_over_cells_that_have_one(self, make_run: MakeRun, tmp_path: Path) -> None:
-        run = make_run(tmp_path, {("lab-ngram", 4): [(150.0, 100.0), (None, 110.0), (170.0, 120.0)]})
+        run = make_run(tmp_path, {("lab-ngram", 4): [(150.0, 100.0), (None, 110.0), (170.0, 120.0)]}, on_disk=2)
         assert [stats.tokens_per_second for stats in level_stats(run)] == [160.0, 110.0]
 
     def test_no_window_is_no_rate(self, make_run: MakeRun, tmp_path: Path) -> None:
-        assert arm_stats(make_run(tmp_path, {("lab-ngram", 4): [(None, 1.0)]})).tokens_per_second is None
+        assert arm_stats(make_run(tmp_path, {("lab-ngram", 4): [(None, 1.0)]}, on_disk=2)).tokens_per_second is None
 
     def test_failed_requests_are_a_share_of_all(self, make_run: MakeRun, tmp_path: Path) -> None:
         run = make_run(tmp_path, ONE_ROUND, failed={("lab-ngram", 4): 2})
@@ -242,7 +242,7 @@ class TestSums:
         assert arm_stats(with_requests(run, *records)).mean_tokens_held == 90.0
 
     def test_the_baseline_is_summed_over_the_arms_it_served(self, make_run: MakeRun, tmp_path: Path) -> None:
-        run = make_run(tmp_path, {("a", 4): [(150.0, 100.0)], ("b", 4): [(150.0, 120.0)]})
+        run = make_run(tmp_path, {("a", 4): [(150.0, 100.0)], ("b", 4): [(150.0, 120.0)]}, on_disk=2)
         (stats,) = baseline_stats(run)
         assert (stats.cells, stats.requests, stats.tokens_per_second) == (2, 32, 110.0)
 

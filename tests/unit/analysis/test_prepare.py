@@ -66,13 +66,13 @@ class TestNumbers:
     @pytest.mark.parametrize(
         ("fields", "said"),
         [
-            ({"rounds": 0}, "--rounds 0: at least 1"),
-            ({"requests": 0}, "--requests 0: at least 1"),
-            ({"max_tokens": -1}, "--max-tokens -1: at least 1"),
-            ({"temperature": -0.1}, "--temperature -0.1: not below 0"),
+            ({"rounds": 0}, "--rounds 0: from 1 to"),
+            ({"requests": 0}, "--requests 0: from 1 to"),
+            ({"max_tokens": -1}, "--max-tokens -1: from 1 to"),
+            ({"temperature": -0.1}, "--temperature -0.1: 0 or more"),
             ({"budget": 0.0}, "--budget 0.0: above 0"),
             ({"timeout": -1.0}, "--timeout -1.0: above 0"),
-            ({"temperature": float("nan")}, "--temperature nan: not below 0"),
+            ({"temperature": float("nan")}, "--temperature nan: 0 or more"),
             ({"budget": float("nan")}, "--budget nan: above 0"),
             ({"budget": float("inf")}, "--budget inf: above 0"),
             ({"timeout": float("nan")}, "--timeout nan: above 0"),
@@ -225,3 +225,18 @@ def test_a_profile_against_itself_gets_two_names() -> None:
     arms, baseline = _arms(Ask(profiles=["ngram-8b"], baseline="ngram-8b"))
     assert baseline is not None
     assert (arms[0].name, baseline.name, arms[0].profile == baseline.profile) == ("ngram-8b", "ngram-8b-again", True)
+
+
+class TestPlaces:
+    def test_the_current_folder_is_no_run(self, stub: StubServer, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="name a directory of its own"):
+            measured(stub, tmp_path, run=Path())
+
+    def test_a_file_is_no_run(self, stub: StubServer, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(InputError, match="is a file"):
+            measured(stub, tmp_path, run=tmp_path / "file")
+
+    def test_an_empty_url_is_refused(self) -> None:
+        with pytest.raises(InputError, match="not a URL"):
+            sweep(Ask(base_url="", workload="chat", concurrency="1"), Quiet())
