@@ -18,10 +18,10 @@ from toolkit.analysis.run import Run
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3000)]
 
-ROUNDS = 6
+ROUNDS = 5
 COMMAND = (
     *("sweep", "--profile", "lab-ngram", "--baseline", "lab-baseline", "--workload", "copy-code"),
-    *("--concurrency", "1,64", "--rounds", str(ROUNDS), "--max-tokens", "48", "--change", "n-gram K=8"),
+    *("--concurrency", "1,64", "--rounds", str(ROUNDS), "--max-tokens", "40", "--change", "n-gram K=8"),
     # Eight drafts a step are nearly free at 1 and cost at 64; with four this engine is about even at 64.
     *("--set", "speculation.num_speculative_tokens=8"),
 )
