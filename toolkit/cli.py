@@ -234,7 +234,7 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Measure it: constant concurrency, arm and baseline in turn, into a Run directory. Killed, it resumes by cell."""
-    from toolkit.analysis.prepare import Ask
+    from toolkit.analysis.ask import Ask
 
     ask = Ask(
         profiles=profile or (),

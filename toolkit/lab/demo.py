@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit.analysis.ask import Ask
 from toolkit.analysis.crossover import crossover
 from toolkit.analysis.plots import plot_crossover
-from toolkit.analysis.prepare import Ask
 from toolkit.analysis.run import Run
 from toolkit.analysis.scoreboard import add
 

@@ -8,7 +8,8 @@ import pytest
 from stub_server import StubServer
 
 from toolkit.analysis.arms import Arm, describe, key_part
-from toolkit.analysis.prepare import Ask, _arms, sweep
+from toolkit.analysis.ask import Ask, arms_of
+from toolkit.analysis.prepare import sweep
 from toolkit.analysis.run import Run, resume_key
 from toolkit.errors import EngineError, InputError
 from toolkit.launch.profile import load_profile
@@ -222,7 +223,7 @@ class TestKeyOfAProfile:
 
 
 def test_a_profile_against_itself_gets_two_names() -> None:
-    arms, baseline = _arms(Ask(profiles=["ngram-8b"], baseline="ngram-8b"))
+    arms, baseline = arms_of(Ask(profiles=["ngram-8b"], baseline="ngram-8b"))
     assert baseline is not None
     assert (arms[0].name, baseline.name, arms[0].profile == baseline.profile) == ("ngram-8b", "ngram-8b-again", True)
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from stub_server import StubServer
 
 from toolkit.analysis.arms import Arm
+from toolkit.analysis.ask import Ask
 from toolkit.analysis.client import Sampling
-from toolkit.analysis.prepare import Ask, sweep
+from toolkit.analysis.prepare import sweep
 from toolkit.analysis.records import CellKey, CellRecord
 from toolkit.analysis.run import Run
 from toolkit.analysis.sweep import RETRY_STRIDE, Plan, _Costs, _jobs, all_cells, is_finished, pending_pairs, sides
