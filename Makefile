@@ -50,7 +50,7 @@ test: venv model lint ## every check: lint, the unit tests, the tests that start
 	@$(VENV)/bin/pytest -q
 
 test-unit: venv ## the unit tests alone: no model, no engine
-	@$(VENV)/bin/pytest -q tests/unit
+	@$(VENV)/bin/pytest -q -n 2 tests/unit
 
 evidence: venv model ## measure what the README shows again (20 minutes) and keep it in tests/data/runs
 	@$(VENV)/bin/toolkit sweep --profile lab-ngram --baseline lab-baseline --workload copy-code --max-tokens 48 \
