@@ -70,6 +70,32 @@ FAULTS = [
 ]
 
 
+async def _serve_first_request_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server that was held up: it keeps a connection open, and closes it unread when the next request comes."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    await reader.readexactly(int(length))
+    events = [
+        b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\n',
+        b'data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}\n\n',
+    ]
+    body = b"".join(events)
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    await reader.read(1)
+    writer.close()
+
+
+class TestConnections:
+    def test_no_request_is_lost_to_a_connection_that_the_server_gave_up(self) -> None:
+        async def two_requests() -> list[str | None]:
+            server = await asyncio.start_server(_serve_first_request_only, "127.0.0.1", 0)
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+            async with server, Client(Endpoint("held up", url, "m", ENGINES["openai"]), Sampling()) as client:
+                return [(await client.ask(PROMPT)).error for _ in range(2)]
+
+        assert asyncio.run(two_requests()) == [None, None]
+
+
 class TestFaults:
     @pytest.mark.parametrize(("fault", "said"), FAULTS, ids=[fault[:30] for fault, _ in FAULTS])
     def test_a_fault_is_named_in_one_line(self, stub: StubServer, fault: str, said: str) -> None:
