@@ -1,0 +1,99 @@
+"""Commands that measure: they start engines or talk to running ones, and leave Run directories behind."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolkit.cli.options import AsJson, Changes
+from toolkit.cli.reading import print_crossover
+from toolkit.terminal import SweepProgress, err, out, say
+
+if TYPE_CHECKING:
+    from toolkit.analysis.ask import Ask
+
+app = typer.Typer()
+
+
+@app.command()
+def demo(
+    run: Annotated[Path | None, typer.Option("--run", help="Where the Run directory goes.")] = None,
+    minutes: Annotated[float, typer.Option(help="Budget of the measurement.")] = 8.0,
+) -> None:
+    """Does it work here? A small real model on the real vLLM, with and without speculation, on any CPU."""
+    from toolkit.lab.demo import ask_of, show_results
+
+    with SweepProgress() as progress:
+        folder = _sweep(ask_of(minutes, run), progress)
+    print_crossover(folder, as_json=False)
+    for line in show_results(folder):
+        say(line)
+
+
+@app.command()
+def sweep(
+    profile: Annotated[list[str] | None, typer.Option("--profile", "-p", help="An arm to launch; repeatable.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="The profile to compare with.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="A running server, like http://localhost:8000/v1.")] = None,
+    baseline_url: Annotated[str | None, typer.Option(help="A running server without speculation.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name on the running server.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", "--prompts", help="copy-code, extract, chat, creative, or FILE.jsonl.")
+    ] = None,
+    concurrency: Annotated[str | None, typer.Option(help="Levels, like 1,4,16,64 (the default).")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Pairs per level; 6, or 1 without a baseline.")] = None,
+    requests: Annotated[int | None, typer.Option("--requests", "--n", help="Requests per cell; 4 x level.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer, tokens; 128.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Every answer has --max-tokens tokens.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Chooses the prompts of a generated workload.")] = None,
+    target: Annotated[str | None, typer.Option(help="The row's label on the scoreboard.")] = None,
+    precision: Annotated[str | None, typer.Option(help="For the scoreboard, like bf16.")] = None,
+    change: Annotated[str | None, typer.Option(help="What was changed, for the scoreboard.")] = None,
+    changes: Changes = None,
+    budget: Annotated[float | None, typer.Option(help="Minutes to allocate pairs in, instead of --rounds.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Longest wait for a byte, seconds; 300.")] = None,
+    run: Annotated[Path | None, typer.Option(help="The Run directory; runs/<time>-<profile> when absent.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure it: constant concurrency, arm and baseline in turn, into a Run directory. Killed, it resumes by cell."""
+    from toolkit.analysis.ask import Ask
+
+    ask = Ask(
+        profiles=profile or (),
+        baseline=baseline,
+        base_url=base_url,
+        baseline_url=baseline_url,
+        model=model,
+        api_key_env=api_key_env,
+        workload=workload,
+        concurrency=concurrency,
+        rounds=rounds,
+        requests=requests,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        ignore_eos=ignore_eos,
+        seed=seed,
+        budget=budget * 60 if budget is not None else None,
+        timeout=timeout,
+        target=target,
+        precision=precision,
+        change=change,
+        changes=changes or (),
+        run=run,
+    )
+    with SweepProgress() as progress:
+        folder = _sweep(ask, progress)
+    print_crossover(folder, as_json)
+    say(f"Run directory: {folder}", err if as_json else out)
+
+
+def _sweep(ask: "Ask", progress: SweepProgress) -> Path:
+    from toolkit.analysis.prepare import sweep as measure
+
+    try:
+        return measure(ask, progress)
+    except KeyboardInterrupt:
+        err.print("stopped; finished cells stand, the same command goes on from there.")
+        raise

@@ -1,0 +1,19 @@
+"""What several commands share: their options, and JSON on stdout."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Stable keys, numbers as numbers, nothing else on stdout.")]
+ProfileName = Annotated[str, typer.Option("--profile", "-p", help="A shipped name or a path to a YAML file.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, like limits.max_num_seqs=32.")
+]
+RunFolder = Annotated[Path, typer.Argument(help="A Run directory, as `toolkit sweep` names it.")]
+
+
+def print_json(value: Any) -> None:
+    """Nothing but `value` on stdout."""
+    print(json.dumps(value, indent=1, allow_nan=False))
