@@ -34,6 +34,8 @@ $(STAMP): requirements/torch-cpu.txt requirements/lab.txt pyproject.toml
 	  echo "advice: the engine is faster with tcmalloc (apt-get install libtcmalloc-minimal4)"
 	@command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	  echo "advice: the engine compiles some of its code, for logprobs among others: it needs g++ (apt-get install g++)"
+	@command -v chromium >/dev/null || \
+	  echo "advice: the test that looks at the report in a browser needs one (apt-get install chromium)"
 	@touch $@
 
 model: venv ## the lab model, SmolLM2-135M-Instruct, built once in ~/.cache/toolkit (or in $TOOLKIT_LAB_MODEL)
@@ -46,16 +48,15 @@ lint: venv ## ruff and mypy
 	@$(VENV)/bin/ruff check --quiet .
 	@$(VENV)/bin/mypy --no-error-summary
 
-test: venv model lint ## every check: lint, the unit tests, the tests that start real engines
-	@$(VENV)/bin/pytest -q
+test: venv model lint ## every check: lint, the unit tests, the tests that start real engines or a browser
+	@command -v chromium >/dev/null || echo "not run, there is no browser (apt-get install chromium): tests marked browser"
+	@$(VENV)/bin/pytest -q $$(command -v chromium >/dev/null || echo -m "not browser")
 
 test-unit: venv ## the unit tests alone: no model, no engine
 	@$(VENV)/bin/pytest -q -n 2 tests/unit
 
-evidence: venv model ## measure what the README shows again (20 minutes) and keep it in tests/data/runs
-	@$(VENV)/bin/toolkit sweep --profile lab-ngram --baseline lab-baseline --workload copy-code --max-tokens 48 \
-	  --rounds 6 --run runs/lab-copy-code --target "SmolLM2-135M, lab" --change "n-gram K=4, lookup 2-5"
-	@$(VENV)/bin/python benchmarks/evidence.py runs/lab-copy-code
+evidence: venv model ## measure again what README and tests rest on (two hours) and keep it in tests/data/runs
+	@$(VENV)/bin/python benchmarks/evidence.py
 
 clean: ## remove .venv and the tools' caches (the model in ~/.cache and your runs stay)
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,9 +1,11 @@
-"""Keep a measured run as evidence: pack it into tests/data/runs, draw docs/crossover.png, write the README's table.
+"""The measurements that README and tests rest on: measured on the lab's engine, packed into tests/data/runs.
 
-usage: evidence.py RUN        (after `toolkit sweep ... --run RUN`; `make evidence` does both)
+usage: evidence.py [NAME ...]     measure (or go on measuring) in runs/, pack, redraw; every measurement without a NAME
+       evidence.py --pack NAME    pack what lies in runs/ already
 """
 
 import gzip
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +16,32 @@ from toolkit.analysis.run import Run
 from toolkit.terminal import speedup_text
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "tests" / "data" / "runs" / "lab-copy-code"
+KEPT = ROOT / "tests" / "data" / "runs"
+MEASURED = ROOT / "runs"
 MARKS = ("<!-- table: kept equal to the committed run by a test -->\n", "<!-- /table -->")
+TARGET = ("--target", "SmolLM2-135M, lab")
+NGRAM, BOTH = ("--profile", "lab-ngram"), ("--profile", "lab-ngram", "--profile", "lab-draft")
+BASELINE = ("--baseline", "lab-baseline", "--workload", "copy-code")
+# What the tests expect of each stands in tests/unit/analysis/test_evidence.py.
+COMMANDS = {
+    # The README's picture and table: 20 minutes.
+    "lab-copy-code": ("sweep", *NGRAM, *BASELINE, "--max-tokens", "48", *TARGET, "--change", "n-gram K=4, lookup 2-5"),
+    # The same engine on both sides, ten levels: how often is a verdict wrong? 20 minutes.
+    "lab-same-twice": (
+        *("sweep", *NGRAM, "--baseline", "lab-ngram", "--workload", "copy-code", "--max-tokens", "24"),
+        *("--concurrency", "1,2,3,4,5,6,7,8,10,12", *TARGET),
+    ),
+    # Two methods, five levels, against what the cost predicts: 25 minutes and 5.
+    "lab-two-methods": (
+        *("sweep", *BOTH, *BASELINE, "--max-tokens", "32", "--concurrency", "1,4,8,16,32", "--rounds", "3", *TARGET),
+    ),
+    "lab-cost": ("verify-cost", *BOTH),
+    # K by load, explored and measured again: 45 minutes.
+    "lab-tune": (
+        *("tune", *NGRAM, "--set", "limits.kv_cache_gib=1", "--k", "0,2,8", "--concurrency", "1,16,64"),
+        *("--max-tokens", "24", "--rounds", "5", "--workload", "copy-code"),
+    ),
+}
 
 
 def table(run: Run) -> str:
@@ -34,21 +60,24 @@ def table(run: Run) -> str:
 
 
 def pack(source: Path, kept: Path) -> None:
-    """Copy a Run directory, requests gzipped, without the paths of the machine that measured it."""
-    kept.mkdir(parents=True, exist_ok=True)
-    text = (source / "run.json").read_text()
-    for path, shown in ((str(ROOT), "."), (str(Path.home()), "~")):
-        text = text.replace(path, shown)
-    (kept / "run.json").write_text(text)
-    for name in ("cells.jsonl", "attempts.jsonl"):
-        (kept / name).write_bytes((source / name).read_bytes())
-    packed = gzip.compress((source / "requests.jsonl").read_bytes(), 9, mtime=0)
-    (kept / "requests.jsonl.gz").write_bytes(packed)
+    """Copy what was measured, folders within included, without the paths of the machine; the long files gzipped."""
+    for path in sorted(source.rglob("*")):
+        if path.suffix not in (".json", ".jsonl", ".yaml"):
+            continue
+        place = kept / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text()
+        for local, shown in ((str(ROOT), "."), (str(Path.home()), "~")):
+            text = text.replace(local, shown)
+        if path.name == "requests.jsonl":
+            place.with_name("requests.jsonl.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+        else:
+            place.write_text(text)
 
 
-def main() -> None:
-    pack(Path(sys.argv[1]), KEPT)
-    run = Run(KEPT)
+def redraw() -> None:
+    """The README's picture and table, from the packed run."""
+    run = Run(KEPT / "lab-copy-code")
     (ROOT / "docs").mkdir(exist_ok=True)
     plot_crossover(crossover(run), ROOT / "docs" / "crossover.png")
     readme = ROOT / "README.md"
@@ -56,5 +85,16 @@ def main() -> None:
     readme.write_text(before + MARKS[0] + table(run) + MARKS[1] + rest.partition(MARKS[1])[2])
 
 
+def main(arguments: list[str]) -> None:
+    only_pack = arguments[:1] == ["--pack"]
+    for name in arguments[only_pack:] or COMMANDS:
+        place = MEASURED / name
+        if not only_pack:
+            out = ("--out", str(place / "lab-ngram-tuned.yaml")) if name == "lab-tune" else ()
+            subprocess.run([sys.executable, "-m", "toolkit", *COMMANDS[name], "--run", str(place), *out], check=True)
+        pack(place, KEPT / name)
+    redraw()
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -45,6 +45,10 @@ class StubServer:
     counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_COUNTERS, 0.0))
     arrived: threading.Event = field(default_factory=threading.Event)
     paths: list[str] = field(default_factory=list)
+    block: int | None = 64  # tokens of a block of the prefix cache; None shows no such counter
+    cached: set[tuple[int, ...]] = field(default_factory=set)
+    cached_tokens: int = 0
+    completions: list[tuple[int, int]] = field(default_factory=list)  # new tokens, max_tokens of each
     prefixes: tuple[str, ...] = ("",)  # of the paths it answers under
     port: int = 0
 
@@ -103,11 +107,25 @@ class StubServer:
         elif path == "/metrics" and self.metrics:
             await asyncio.sleep(self.metrics_delay)
             writer.write(_page(200, "".join(self._exposition()).encode()))
+        elif path == "/v1/completions":
+            asked = json.loads(body)
+            await asyncio.sleep(0.001 * asked["max_tokens"])
+            writer.write(_page(200, json.dumps(self._complete(asked)).encode()))
         elif path == "/v1/chat/completions":
             await self._chat(json.loads(body), headers, writer)
         else:
             writer.write(_page(404, b"no such page"))
         await writer.drain()
+
+    def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A prompt of token ids: its whole blocks are cached, all but the last token at most are found again."""
+        prompt, hits = body["prompt"], 0
+        for end in range(self.block or len(prompt), len(prompt), self.block or len(prompt)):
+            hits = end if tuple(prompt[:end]) in self.cached else hits
+            self.cached.add(tuple(prompt[:end]))
+        self.cached_tokens += hits
+        self.completions.append((len(prompt) - hits, body["max_tokens"]))
+        return {"choices": [{"text": "x"}], "usage": {"completion_tokens": body["max_tokens"]}}
 
     async def _chat(self, body: dict[str, Any], headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
         self.served.append(body["messages"][-1]["content"])
@@ -227,6 +245,8 @@ class StubServer:
         for name, value in self.counts.items():
             if self.accepts is not None or "spec_decode" not in name:
                 yield f"{name}{labels} {value}\n"
+        if self.block is not None:
+            yield f"vllm:prefix_cache_hits_total{labels} {self.cached_tokens}\n"
         yield f"vllm:num_requests_running{labels} {self.running}\n"
         yield f'vllm:cache_config_info{{kv_cache_size_tokens="{self.kv_tokens}"}} 1.0\n'
 

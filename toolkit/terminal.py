@@ -1,6 +1,6 @@
 """What a person sees in the terminal: tables on stdout, progress on stderr. Outside text is never read as markup."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
@@ -10,15 +10,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from toolkit.analysis.crossover import Crossover, Level
+from toolkit.analysis.crossover import MOST_PAIRS, ArmResult, Crossover, Level
 from toolkit.analysis.escape import one_line
-from toolkit.analysis.levels import LevelStats
+from toolkit.analysis.factors import LevelFactors
+from toolkit.analysis.levels import LevelStats, cross_check
 from toolkit.analysis.run import Run
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 NONE = "n/a"
-DOES_NOTHING = 1.1  # acceptance length
+NOT_REACHED = "* the server was never seen to run that many requests at once"
 _COLUMNS: dict[str, JustifyMethod] = {
     "n": "right",
     "tok/s": "right",
@@ -84,37 +85,101 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
             say(f"  {done}{of} cells done{', ' + left if left else ''}", err)
 
 
+def answer(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> Iterator[Table | str]:
+    """All that `toolkit crossover` prints, in this order: what casts doubt on the numbers comes before any of them."""
+    for caveat in result.caveats:
+        yield f"{caveat}."
+    yield from crossover_table(result, stats)
+    yield from sentences(run, result, stats)
+    yield from cross_check(run)
+    for one in result.results:
+        yield from why(one, result.baseline)
+        if tables := acceptance_tables(one):
+            yield ""
+            yield from tables
+
+
+def show(parts: Iterable[Table | str]) -> None:
+    """Print tables and lines on stdout."""
+    for part in parts:
+        say(part) if isinstance(part, str) else out.print(part)
+
+
 def crossover_table(result: Crossover, stats: Sequence[LevelStats]) -> list[Table]:
     """One table per arm: rates, speedup with interval, verdict, tokens per pass, acceptance."""
     by_key = {(s.arm, s.side, s.concurrency): s for s in stats}
     tables = []
     for one in result.results:
         against = f" against {result.baseline}" if result.baseline else ""
-        title = escape(one_line(f"{one.arm}{against}, {one.workload}"))
-        table = Table(
-            title=title,
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1),
-            pad_edge=False,
-            collapse_padding=True,
-        )
-        for heading, justify in _COLUMNS.items():
-            table.add_column(heading, justify=justify)
+        table = _table(f"{one.label}{against}, {one.workload}", _COLUMNS)
         for level in one.levels:
             arm = by_key.get((one.arm, "arm", level.concurrency))
             base = by_key.get((one.arm, "baseline", level.concurrency))
             table.add_row(
-                str(level.concurrency),
+                f"{level.concurrency}{'*' if level.reached is False else ''}",
                 _number(arm.tokens_per_second if arm else None, 1),
                 _number(base.tokens_per_second if base else None, 1),
                 speedup_text(level),
                 level.verdict if result.baseline else NONE,
                 _number(level.tokens_per_pass, 2),
-                f"{level.draft_acceptance_rate:.1%}" if level.draft_acceptance_rate is not None else NONE,
+                _share(level.draft_acceptance_rate),
                 str(level.pairs),
             )
+        table.caption = NOT_REACHED if any(level.reached is False for level in one.levels) else None
         tables.append(table)
+    return tables
+
+
+def why(result: ArmResult, baseline: str | None) -> Iterator[Table | str]:
+    """The factors of an arm's speedup and what they imply; nothing where no pair was measured."""
+    found = [level.factors for level in result.levels if level.factors is not None]
+    if not found:
+        return
+    yield ""
+    yield _factors_table(f"why, {result.label} over {baseline}", found)
+    yield from (f"  {one.sentence}." for one in found if one.sentence)
+    yield from _grouped((one.concurrency, one.reason) for one in found if one.reason)
+
+
+def _factors_table(title: str, levels: Sequence[LevelFactors]) -> Table:
+    by_iteration = any(one.seconds_per_iteration for one in levels)
+    names = ["passes/iter", "s/iter"] if by_iteration else ["passes/s"]
+    heads = ["n", "speedup", "tok/pass", *names, *(["ms/iter", "base"] if by_iteration else [])]
+    table = _table(title, dict.fromkeys(heads, "right"))
+    table.caption = f"speedup = tok/pass x {' / '.join(names)}"
+    for one in levels:
+        ratios = [one.passes_per_iteration, one.seconds_per_iteration] if by_iteration else [one.passes_per_second]
+        seconds = [one.arm.seconds_per_iteration, one.baseline.seconds_per_iteration] if by_iteration else []
+        table.add_row(
+            str(one.concurrency),
+            *(_ratio(value) for value in (one.speedup, one.tokens_per_pass, *ratios)),
+            *(_number(None if value is None else 1000 * value, 1) for value in seconds),
+        )
+    return table
+
+
+def acceptance_tables(result: ArmResult) -> list[Table]:
+    """Where the draft tokens were kept: by position, by prompt category, by length of the prompt; what is known."""
+    found, tables = result.acceptance, []
+    if found.by_position:
+        heads = ("position", "given those before", "unconditional", "drafts")
+        table = _table(f"acceptance by position, {result.label}", dict.fromkeys(heads, "right"))
+        for one in found.by_position:
+            table.add_row(str(one.position), _share(one.given), _share(one.unconditional), str(one.drafts))
+        tables.append(table)
+    for what, groups in (("category", found.by_category), ("prompt length", found.by_context)):
+        if groups:
+            columns = (what, "requests", "accept", "length", "tok/pass")
+            table = _table(f"acceptance by {what}, {result.label}", dict.fromkeys(columns, "right"))
+            for group in groups:
+                table.add_row(
+                    escape(one_line(group.name)),
+                    str(group.requests),
+                    _share(group.draft_acceptance_rate),
+                    _number(group.acceptance_length, 2),
+                    _number(group.tokens_per_pass, 2),
+                )
+            tables.append(table)
     return tables
 
 
@@ -127,21 +192,21 @@ def speedup_text(level: Level) -> str:
 
 
 def sentences(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> list[str]:
-    """The answer in words, and what a reader must know before believing it."""
+    """The answer in words, and what a reader must know before believing it. What the caveats said is not repeated."""
     said = []
     for one in result.results:
-        lengths = [level.acceptance_length for level in one.levels if level.acceptance_length is not None]
-        if lengths and max(lengths) < DOES_NOTHING:
-            said.append(
-                f"{one.arm}: this draft does nothing here, its acceptance length is {max(lengths):.2f} at best."
-            )
         if result.baseline is None:
-            said.append(f"{one.arm}: speedup is unavailable, no baseline was measured (--baseline or --baseline-url).")
+            said.append(
+                f"{one.label}: speedup is unavailable, no baseline was measured (--baseline or --baseline-url)."
+            )
         elif one.levels:
-            said.append(f"{one.arm} {_bracket(one.pays_up_to, one.costs_from)}.")
-        for level in one.levels:
-            remarks = [*([level.reason] if level.withheld and result.baseline else []), *level.notes]
-            said += [f"  at {level.concurrency}: {remark}." for remark in remarks]
+            said.append(f"{one.label} {one.bracket_sentence}.")
+        remarks = [
+            (level.concurrency, remark)
+            for level in one.levels
+            for remark in (level.reason if level.withheld and result.baseline else "", _more(level), *level.notes)
+        ]
+        said += _grouped((level, remark) for level, remark in remarks if remark and remark not in result.caveats)
     said += sorted({note for s in stats if s.side == "arm" if (note := _acceptance_note(run, s))})
     for s in stats:
         if s.failed:
@@ -149,16 +214,22 @@ def sentences(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> list[
     return said
 
 
-def _bracket(pays_up_to: int | None, costs_from: int | None) -> str:
-    if pays_up_to is None and costs_from is None:
-        return "is inconclusive at every concurrency measured"
-    if pays_up_to is None:
-        return f"costs from concurrency {costs_from} on and was not seen to pay"
-    if costs_from is None:
-        return f"pays up to concurrency {pays_up_to} and was not seen to cost"
-    if costs_from < pays_up_to:
-        return f"is not monotone: it costs at concurrency {costs_from} and pays at {pays_up_to}"
-    return f"pays up to concurrency {pays_up_to} and costs from {costs_from}; the crossover lies between"
+def _more(level: Level) -> str:
+    """What it would take to tell an inconclusive level apart from 1."""
+    if level.pairs_needed is None:
+        return ""
+    if level.pairs_needed <= level.pairs:
+        return f"an effect of 10 % would have shown in 9 of 10 sweeps of {level.pairs} pairs"
+    least = "at least" if level.pairs_needed >= MOST_PAIRS else "about"
+    return f"an effect of 10 % here needs {least} {level.pairs_needed} pairs (--rounds {level.pairs_needed})"
+
+
+def _grouped(remarks: Iterable[tuple[int, str]]) -> list[str]:
+    """`  at 1, 4: the remark.`, once for all levels that share it."""
+    levels: dict[str, list[str]] = {}
+    for level, remark in remarks:
+        levels.setdefault(remark, []).append(str(level))
+    return [f"  at {', '.join(at)}: {remark}." for remark, at in levels.items()]
 
 
 def _acceptance_note(run: Run, stats: LevelStats) -> str | None:
@@ -181,6 +252,29 @@ def _acceptance_note(run: Run, stats: LevelStats) -> str | None:
         f"{stats.arm}: acceptance and tokens per pass are unavailable, the server reports neither per request nor on "
         "/metrics (vLLM: --per-request-spec-decode-metrics detailed)."
     )
+
+
+def _table(title: str, columns: Mapping[str, JustifyMethod]) -> Table:
+    table = Table(
+        title=escape(one_line(title)),
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for heading, justify in columns.items():
+        table.add_column(heading, justify=justify)
+    return table
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1%}"
+
+
+def _ratio(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}x"
 
 
 def _number(value: float | None, digits: int) -> str:

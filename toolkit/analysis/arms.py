@@ -1,5 +1,6 @@
 """The arms of a sweep: a profile that is launched, or a server that already runs; and which of them are up."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,7 +17,9 @@ from toolkit.launch.container import image_digest
 from toolkit.launch.models import model_identity
 from toolkit.launch.server import Server, begin, closing_all, command, free_port, wait_ready
 
-OVERHEAD_GIB = 4.0  # of a CPU engine beside its KV cache: three processes and the weights of a small model
+# Of a CPU engine beside its KV cache: three processes and the weights of a small model. Seen for the lab model under
+# load, as proportional set size less the 2 GiB of KV cache: 2.1 plain, 2.2 with n-gram lookup, 2.5 with a draft model.
+OVERHEAD_GIB = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,13 @@ def describe(arm: Arm, endpoint: Endpoint | None) -> ArmInfo:
         precision=profile.target.quantization or profile.target.dtype,
         method=speculation.method if speculation else "none",
         num_speculative_tokens=speculation.num_speculative_tokens if speculation else None,
+        draft=speculation.draft if speculation else None,
         argv=list(what.argv),
         env=what.env,
         container=what.container.reference if what.container else None,
         speculates=speculation is not None,
         scheduling=engine(profile.engine).scheduling(profile),
+        facts={"schedule": json.dumps(speculation.schedule)} if speculation and speculation.schedule else {},
     )
 
 

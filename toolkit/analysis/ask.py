@@ -15,6 +15,7 @@ from toolkit.analysis.endpoint import is_address
 from toolkit.analysis.sweep import Plan
 from toolkit.analysis.workload import load_workload
 from toolkit.engines import engine
+from toolkit.engines.contract import Profile
 from toolkit.errors import InputError
 from toolkit.launch.profile import load_profile
 
@@ -27,8 +28,13 @@ MOST_AT_ONCE, MOST = 4096, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a person asks. None and empty: not said, a default is filled in and noted in run.json."""
+    """What a person asks. None and empty: not said, a default is filled in and noted in run.json.
 
+    `arms` against `opponent` are profiles that stand in no file, instead of `profiles` against `baseline`.
+    """
+
+    arms: Sequence[Arm] = ()
+    opponent: Arm | None = None
     profiles: Sequence[str] = ()
     baseline: str | None = None
     base_url: str | None = None
@@ -59,7 +65,7 @@ def plan_of(ask: Ask, seed: int, defaults: list[str]) -> Plan:
         if text is not None and not text.isprintable():
             raise InputError(f"{flag}: the text has characters that cannot be written down.")
     arms, baseline = arms_of(ask)
-    return _plan(ask, arms, baseline, _levels(ask, defaults), seed, defaults)
+    return _plan(ask, arms, baseline, levels_of(ask.concurrency, defaults), seed, defaults)
 
 
 def seed_of(ask: Ask) -> int:
@@ -71,6 +77,8 @@ def seed_of(ask: Ask) -> int:
 
 def arms_of(ask: Ask) -> tuple[list[Arm], Arm | None]:
     """The arms and the baseline. Raises InputError."""
+    if ask.arms:
+        return list(ask.arms), ask.opponent
     if ask.profiles and ask.base_url is not None:
         raise InputError("give --profile (we launch it) or --base-url (it already runs), not both.")
     if ask.profiles:
@@ -106,7 +114,11 @@ def arms_of(ask: Ask) -> tuple[list[Arm], Arm | None]:
 
 
 def _profile_arm(name: str, changes: Sequence[str]) -> Arm:
-    profile = load_profile(name, changes)
+    return arm_of(load_profile(name, changes))
+
+
+def arm_of(profile: Profile) -> Arm:
+    """The arm that serves `profile`, its engine asking for the key that our environment holds."""
     key_variable = engine(profile.engine).key_variable
     has_key = key_variable is not None and bool(os.environ.get(key_variable))
     return Arm(profile.name, profile=profile, key_env=key_variable if has_key else None)
@@ -123,8 +135,8 @@ def _url_name(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2] or url if is_address(url) else url
 
 
-def _levels(ask: Ask, defaults: list[str]) -> list[int]:
-    text = ask.concurrency
+def levels_of(text: str | None, defaults: list[str]) -> list[int]:
+    """The levels of --concurrency; 1,4,16,64 when it was not given. Raises InputError."""
     if text is None:
         defaults.append("concurrency 1,4,16,64")
         text = "1,4,16,64"

@@ -1,30 +1,30 @@
 """Where speculation stops paying: per concurrency the speedup with its interval, a verdict, and the bracket.
 
-The speedup of one pair is the ratio of output tokens per second of two cells, arm over baseline, on the same prompts,
-adjacent where both engines stay in memory. Its logarithm is averaged over the pairs of a level: a ratio and its inverse
-weigh the same, and what slows both cells of a pair alike (another load on the machine) cancels. The interval is
-Student's t at 95 % on the mean log ratio, with the pairs as the sample, since requests within a cell share its
-conditions and are not independent.
+The interval and why it is this one: `pairs`. A crossover is a bracket, the highest concurrency that still pays and the
+lowest that costs, and never a point between them; where a level costs below one that pays there is none. A level whose
+interval holds 1 says how many pairs would show a speedup of 1.10 at its own noise.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
-import numpy as np
-from scipy import stats
-
+from toolkit.analysis.acceptance import AcceptanceGroup, Position, by_category, by_context, by_position
+from toolkit.analysis.causes import runs_few
+from toolkit.analysis.caveats import REQUESTS_PER_SLOT as REQUESTS_PER_SLOT
+from toolkit.analysis.caveats import caveats, no_verdict, notes
+from toolkit.analysis.factors import LevelFactors, factors
 from toolkit.analysis.levels import LevelStats, level_stats
-from toolkit.analysis.records import CellKey, CellRecord
-from toolkit.analysis.run import ArmInfo, Run
+from toolkit.analysis.pairs import ENOUGH_PAIRS as ENOUGH_PAIRS
+from toolkit.analysis.pairs import Pair, mean_and_half, pairs_of, running_peaks
+from toolkit.analysis.power import likely_sd, pairs_needed
+from toolkit.analysis.records import CellRecord
+from toolkit.analysis.run import SYNTHETIC, ArmInfo, Run
 
 Verdict = Literal["pays", "costs", "inconclusive"]
-CONFIDENCE = 0.95
-ENOUGH_PAIRS = 5
-TOO_MANY_FAILED = 0.01
-REQUESTS_PER_SLOT = 4
-NEARLY_ALL = 0.9  # of the asked concurrency: between two requests a slot is empty for a moment
+MOST_PAIRS = 1000  # a level that needs more is said to need at least these
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,53 @@ class Level:
     """Whether `reason` says why there can be no verdict, rather than where the interval lies."""
     notes: tuple[str, ...] = ()
     """What a reader must know before believing the numbers of this level."""
+    running: float | None = None
+    """The most requests that were seen to run at once, on the side that ran fewer."""
+    pairs_needed: int | None = None
+    """Of a level whose interval holds 1: pairs that would show a speedup of 1.10 here in nine of ten sweeps."""
+    factors: LevelFactors | None = None
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the asked concurrency was ever seen to run."""
+        return None if self.running is None else not runs_few(self.running, self.concurrency)
 
     def as_json(self) -> dict[str, Any]:
         """The keys of a level in `toolkit crossover --json`; the notes follow the reason."""
         keys = ("concurrency", "speedup", "low", "high", "verdict", "reason", "pairs", "tokens_per_pass")
-        values = {key: getattr(self, key) for key in (*keys, "draft_acceptance_rate")}
-        return {**values, "reason": "; ".join([self.reason, *self.notes])}
+        more = ("draft_acceptance_rate", "acceptance_length", "running", "reached", "pairs_needed")
+        values = {key: getattr(self, key) for key in (*keys, *more)}
+        why = asdict(self.factors) if self.factors else None
+        return {**values, "reason": "; ".join([self.reason, *self.notes]), "factors": why}
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Where an arm's draft tokens were kept, over all its levels. Empty lists are unavailable."""
+
+    by_position: list[Position]
+    by_category: list[AcceptanceGroup]
+    by_context: list[AcceptanceGroup]
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts and ratios alike, in `toolkit crossover --json`."""
+        groups = {"by_category": self.by_category, "by_context": self.by_context}
+        return {
+            "by_position": [
+                {**asdict(one), "given": one.given, "unconditional": one.unconditional} for one in self.by_position
+            ],
+            **{
+                name: [
+                    {
+                        **asdict(one),
+                        "draft_acceptance_rate": one.draft_acceptance_rate,
+                        "acceptance_length": one.acceptance_length,
+                    }
+                    for one in found
+                ]
+                for name, found in groups.items()
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +101,77 @@ class ArmResult:
     arm: str
     workload: str
     levels: list[Level]
+    synthetic: bool = False
+    """Whether a side accepted drafts by lot: then everything here is for sizing only."""
+    acceptance: Acceptance = field(default_factory=lambda: Acceptance([], [], []))
+
+    @property
+    def label(self) -> str:
+        """The arm's name as every title and sentence shows it."""
+        return f"{self.arm} ({SYNTHETIC})" if self.synthetic else self.arm
 
     @property
     def pays_up_to(self) -> int | None:
         """The highest concurrency that still pays."""
-        return max((level.concurrency for level in self.levels if level.verdict == "pays"), default=None)
+        return max(self._at("pays"), default=None)
 
     @property
     def costs_from(self) -> int | None:
         """The lowest concurrency that costs."""
-        return min((level.concurrency for level in self.levels if level.verdict == "costs"), default=None)
+        return min(self._at("costs"), default=None)
+
+    @property
+    def monotone(self) -> bool:
+        """Whether no level that costs lies below one that pays; an inconclusive one between two that pay may."""
+        return not (self.pays_up_to and self.costs_from) or self.pays_up_to < self.costs_from
+
+    @property
+    def bracket_sentence(self) -> str:
+        """The answer, to follow the arm's name: `pays up to concurrency 4 and costs from 16; ...`."""
+        pays, costs = self.pays_up_to, self.costs_from
+        if not self.monotone:
+            told = groupby((one for one in self.levels if one.verdict != "inconclusive"), lambda one: one.verdict)
+            turns = [f"{verdict} at {_and([one.concurrency for one in levels])}" for verdict, levels in told]
+            return f"is not monotone: it {_and(turns)}"
+        doubts = [n for n in self._at("inconclusive") if (pays and n < pays) or (costs and n > costs)]
+        doubt = f" (inconclusive at {_and(doubts)})" if doubts else ""
+        if pays is None and costs is None:
+            return "is inconclusive at every concurrency measured"
+        if pays is None:
+            return f"costs from concurrency {costs} on and was not seen to pay{doubt}"
+        if costs is None:
+            return f"pays up to concurrency {pays} and was not seen to cost{doubt}"
+        return f"pays up to concurrency {pays} and costs from {costs}; the crossover lies between{doubt}"
+
+    def _at(self, verdict: Verdict) -> list[int]:
+        return [level.concurrency for level in self.levels if level.verdict == verdict]
 
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """What a Run says. `as_json` is the stable form."""
+    """What a Run says. `as_json` is the stable form. `caveats` are to be read before any speedup."""
 
     baseline: str | None
     results: list[ArmResult]
+    caveats: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """The keys of `toolkit crossover --json`."""
         return {
             "schema": 1,
             "baseline": self.baseline,
+            "caveats": self.caveats,
             "results": [
                 {
                     "arm": result.arm,
                     "workload": result.workload,
+                    "synthetic": result.synthetic,
                     "levels": [level.as_json() for level in result.levels],
                     "pays_up_to": result.pays_up_to,
                     "costs_from": result.costs_from,
+                    "monotone": result.monotone,
+                    "answer": f"{result.label} {result.bracket_sentence}",
+                    "acceptance": result.acceptance.as_json(),
                 }
                 for result in self.results
             ],
@@ -100,30 +181,20 @@ class Crossover:
 def crossover(run: Run) -> Crossover:
     """Analyse a Run directory; no engine is needed. Raises InputError when it is not whole."""
     run.check_whole()
-    table = {(s.arm, s.side, s.workload, s.concurrency): s for s in level_stats(run)}
-    rates: dict[CellKey, CellRecord] = {record.cell: record for record in run.cells()}
-    results = []
-    for arm in run.info.arms:
-        workload = run.info.workload.name
-        levels = [
-            _level(run, arm, table, rates, level)
-            for level in sorted(run.info.levels)
-            if (arm.name, "arm", workload, level) in table
-        ]
-        results.append(ArmResult(arm.name, workload, levels))
-    return Crossover(run.info.baseline.name if run.info.baseline else None, results)
-
-
-def paired_speedup(arm: Sequence[float], baseline: Sequence[float]) -> tuple[float, float, float]:
-    """(speedup, low, high) of paired rates: mean log ratio with its t-interval. At least two pairs of positive rates.
-
-    >>> paired_speedup([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
-    (2.0, 2.0, 2.0)
-    """
-    logs = np.log(np.asarray(arm, dtype=float) / np.asarray(baseline, dtype=float))
-    mean, error = float(logs.mean()), float(stats.sem(logs))
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1)) * error
-    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+    stats = level_stats(run)
+    baseline = run.info.baseline
+    synthetic = {info.name for info in [*run.info.arms, *([baseline] if baseline else [])] if info.synthetic}
+    results = [
+        ArmResult(
+            arm.name,
+            run.info.workload.name,
+            _levels(run, arm, stats),
+            synthetic=bool(synthetic & {arm.name, baseline.name if baseline else ""}),
+            acceptance=Acceptance(by_position(run, arm.name), by_category(run, arm.name), by_context(run, arm.name)),
+        )
+        for arm in run.info.arms
+    ]
+    return Crossover(baseline.name if baseline else None, results, caveats(run, stats))
 
 
 def verdict_of(low: float, high: float) -> Verdict:
@@ -131,49 +202,62 @@ def verdict_of(low: float, high: float) -> Verdict:
     return "pays" if low > 1 else "costs" if high < 1 else "inconclusive"
 
 
+def _levels(run: Run, arm: ArmInfo, stats: Sequence[LevelStats]) -> list[Level]:
+    sides = {(one.side, one.concurrency): one for one in stats if one.arm == arm.name}
+    pairs = pairs_of(run, arm.name)
+    why = {one.concurrency: one for one in factors(run, arm.name)}
+    cells: dict[int, list[CellRecord]] = {}
+    for record in run.cells():
+        if record.cell.arm == arm.name:
+            cells.setdefault(record.cell.concurrency, []).append(record)
+    return [
+        _level(run, arm, sides["arm", n], sides.get(("baseline", n)), pairs.get(n, []), cells[n], why.get(n))
+        for n in sorted(run.info.levels)
+        if ("arm", n) in sides
+    ]
+
+
 def _level(
     run: Run,
     arm: ArmInfo,
-    table: dict[tuple[str, Any, str, int], LevelStats],
-    cells: dict[CellKey, CellRecord],
-    level: int,
+    ours: LevelStats,
+    theirs: LevelStats | None,
+    pairs: Sequence[Pair],
+    cells: Sequence[CellRecord],
+    why: LevelFactors | None,
 ) -> Level:
-    workload = run.info.workload.name
-    ours = table[arm.name, "arm", workload, level]
-    theirs = table.get((arm.name, "baseline", workload, level))
-    pairs = [
-        (record.tokens_per_second, other.tokens_per_second)
-        for key, record in sorted(cells.items(), key=lambda item: item[0].round)
-        if (key.arm, key.side, key.concurrency) == (arm.name, "arm", level)
-        and (other := cells.get(key.model_copy(update={"side": "baseline"}))) is not None
-    ]
-    windows = [(a, b) for a, b in pairs if a is not None and b is not None]
-    usable = [(a, b) for a, b in windows if a > 0 and b > 0]
+    logs = [pair.log_ratio for pair in pairs if pair.log_ratio is not None]
     speedup = low = high = None
-    if len(usable) >= 2:
-        speedup, low, high = paired_speedup([a for a, _ in usable], [b for _, b in usable])
-    elif usable:
-        speedup = usable[0][0] / usable[0][1]
-    verdict: Verdict = "inconclusive"
-    peaks = _running_peaks(cells, arm, level)
-    reason = _no_verdict(run, arm, ours, theirs, level, len(pairs) - len(windows), len(usable), peaks)
+    if logs:
+        mean, half = mean_and_half(logs)
+        speedup = math.exp(mean)
+        low, high = (math.exp(mean - half), math.exp(mean + half)) if math.isfinite(half) else (None, None)
+    peaks = running_peaks(run, arm.name, ours.concurrency)
+    reason = no_verdict(run, arm, ours, theirs, pairs, peaks)
     withheld = bool(reason)
+    verdict: Verdict = "inconclusive"
     if not reason and low is not None and high is not None:
         verdict = verdict_of(low, high)
         reason = _verdict_reason(verdict)
+    needed = None
+    if verdict == "inconclusive" and not withheld:
+        needed = min(max(pairs_needed(likely_sd(logs)), ENOUGH_PAIRS), MOST_PAIRS)
     return Level(
-        concurrency=level,
+        concurrency=ours.concurrency,
         speedup=speedup,
         low=low,
         high=high,
         verdict=verdict,
         reason=reason,
-        pairs=len(usable),
+        pairs=len(logs),
         tokens_per_pass=ours.tokens_per_pass,
         draft_acceptance_rate=ours.draft_acceptance_rate,
         acceptance_length=ours.acceptance_length,
         withheld=withheld,
-        notes=tuple(_notes(run, arm, cells, level)),
+        notes=tuple(notes(run, arm, cells)),
+        running=min(peaks.values(), default=None),
+        pairs_needed=needed,
+        factors=why,
     )
 
 
@@ -182,71 +266,7 @@ def _verdict_reason(verdict: Verdict) -> str:
     return f"the 95 % interval {where}"
 
 
-def _no_verdict(
-    run: Run,
-    arm: ArmInfo,
-    ours: LevelStats,
-    theirs: LevelStats | None,
-    level: int,
-    without: int,
-    usable: int,
-    peaks: dict[str, float],
-) -> str:
-    """Why this level can have no verdict, or an empty string."""
-    if run.info.baseline is None:
-        return "no baseline was measured"
-    failed = max((side.failed_share for side in (ours, theirs) if side), default=0.0)
-    if failed > TOO_MANY_FAILED:
-        return f"{failed:.1%} of the requests failed"
-    if run.info.requests.get(level, 0) < REQUESTS_PER_SLOT * level:
-        return f"{run.info.requests.get(level, 0)} requests a cell are too few: 4 x {level} are needed"
-    for info, side in ((arm, ours), (run.info.baseline, theirs)):
-        if info.kv_tokens and side and side.mean_tokens_held and info.kv_tokens < level * side.mean_tokens_held:
-            fit = int(info.kv_tokens / side.mean_tokens_held)
-            return f"the KV cache of {info.name} holds about {fit} of {level} requests"
-    for name, peak in sorted(peaks.items()):
-        if peak < NEARLY_ALL * level:
-            return f"{name} never ran more than {peak:.0f} of {level} requests at once"
-    if without:
-        return f"{_count(without, 'pair')} had no window in which all {level} requests ran"
-    if usable < ENOUGH_PAIRS:
-        return f"{_count(usable, 'pair')} measured, {ENOUGH_PAIRS} are needed"
-    return ""
-
-
-def _running_peaks(cells: dict[CellKey, CellRecord], arm: ArmInfo, level: int) -> dict[str, float]:
-    """The most requests that each server was seen to run at once, where that was looked at."""
-    peaks: dict[str, float] = {}
-    for key, record in cells.items():
-        if (key.arm, key.concurrency) == (arm.name, level) and record.running_peak is not None:
-            peaks[record.served_by] = max(record.running_peak, peaks.get(record.served_by, 0.0))
-    return peaks
-
-
-def _notes(run: Run, arm: ArmInfo, cells: dict[CellKey, CellRecord], level: int) -> list[str]:
-    notes = []
-    baseline = run.info.baseline
-    here = [record for key, record in cells.items() if key.arm == arm.name and key.concurrency == level]
-    if baseline is not None and baseline.speculates:
-        notes.append(f"the baseline {baseline.name} speculates too")
-    if baseline is not None and arm.scheduling and baseline.scheduling and arm.scheduling != baseline.scheduling:
-        notes.append(
-            f"{arm.name} schedules {arm.scheduling}ly, {baseline.name} {baseline.scheduling}ly: "
-            "part of the difference is that"
-        )
-    if baseline is not None and run.info.resident is False:
-        notes.append("the engines took turns in memory, so the sides of a pair were minutes apart")
-    if any(record.client_cpu > 0.9 for record in here):
-        notes.append("the load client itself was near its limit")
-    if run.info.workload.reuse:
-        notes.append("prompts were reused, caches may have answered")
-    digests: dict[int, set[str]] = {}
-    for record in here:
-        digests.setdefault(record.cell.round, set()).add(record.prompts_digest)
-    if any(len(found) > 1 for found in digests.values()):
-        notes.append("a resumed pair had different prompts on its two sides")
-    return notes
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _and(things: Sequence[object]) -> str:
+    """`1, 4 and 16`."""
+    *before, last = map(str, things)
+    return f"{', '.join(before)} and {last}" if before else last

@@ -1,4 +1,4 @@
-"""The shipped workloads: four seeded prompt writers. Each is a pure function of (random stream, author name).
+"""The shipped workloads: five seeded prompt writers. Each is a pure function of (random stream, author name).
 
 A writer returns `(text, category)`: one user message in plain ASCII and what kind of task it is. The text opens with
 the author's name, which no other index has, so a prefix cache shared between requests finds only the tokens before it.
@@ -304,6 +304,14 @@ def _chat(rng: Random, author: str) -> tuple[str, str]:
     return _fill(rng, "".join(parts), author=author), topic
 
 
+# --- copy-list: short prompts, for machines on which the passes over long ones would drown the answers ---
+
+
+def _copy_list(rng: Random, author: str) -> tuple[str, str]:
+    items = "; ".join(["{trait} {noun} {100-9999}"] * rng.randint(6, 8))
+    return _fill(rng, f"{{author}} counted: {items}. Repeat this list exactly as it is.", author=author), "repeat"
+
+
 # --- creative: invented text, which only a draft that knows the language can guess ---
 
 _FORMS = {
@@ -325,4 +333,10 @@ def _creative(rng: Random, author: str) -> tuple[str, str]:
     return _fill(rng, _SCENE + rng.choice(_FORMS[form]), author=author), form
 
 
-WRITERS: dict[str, Writer] = {"copy-code": _copy_code, "extract": _extract, "chat": _chat, "creative": _creative}
+WRITERS: dict[str, Writer] = {
+    "copy-code": _copy_code,
+    "copy-list": _copy_list,
+    "extract": _extract,
+    "chat": _chat,
+    "creative": _creative,
+}

@@ -1,6 +1,7 @@
 """From an ask to a measured Run directory: find what can be resumed, say what is measured, go."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +19,15 @@ from toolkit.launch.hardware import environment, hardware
 from toolkit.launch.registry import stop_orphans
 
 ANSWERS_SOON = 30.0  # seconds in which a server says which models it has
+Drop = Callable[[Run, int], frozenset[tuple[str, int]]]
 
 
-def sweep(ask: Ask, progress: Progress) -> Path:
+def sweep(ask: Ask, progress: Progress, drop: Drop | None = None) -> Path:
     """Measure, or go on measuring, what is asked; returns the Run directory.
+
+    `drop(run, rounds)` names the (arm, concurrency) that need no pairs after the first `rounds` of them. It is asked
+    before every round and must look at the cells of those rounds alone: a sweep that goes on after a kill then decides
+    as it did.
 
     Raises InputError before anything starts when the ask cannot be met, EngineError when an engine fails.
     """
@@ -42,7 +48,9 @@ def sweep(ask: Ask, progress: Progress) -> Path:
         live.on_up = lambda: recorder.save_info(_with_what_was_seen(recorder.info, live))
         with live:
             try:
-                run_sweep(plan, recorder, live, progress)
+                for number in range(1, plan.rounds + 1) if drop else [plan.rounds]:
+                    skip = drop(Run(folder), number - 1) if drop else frozenset()
+                    run_sweep(replace(plan, skip=skip), recorder, live, progress, number)
             except EngineError as error:
                 raise EngineError(f"{error}\nFinished cells stand; the same command goes on from there.") from None
     return folder
@@ -90,6 +98,7 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
         "ignore_eos": plan.sampling.ignore_eos,
     }
     chosen_for_this_run = ask.seed is None and ask.base_url is not None and plan.workload.size is None
+    launched = any(arm.profile for arm in plan.arms)
     machine = hardware()
     parts = {
         "arms": [key_part(arm, info) for arm, info in zip(plan.arms, arms, strict=True)],
@@ -99,7 +108,7 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
         "requests": {str(level): count for level, count in plan.requests.items()},
         "sampling": sampling,
         "budget": plan.budget,
-        "hardware": {name: machine.get(name) for name in ("cpu", "cores", "gpus")} if ask.profiles else None,
+        "hardware": {name: machine.get(name) for name in ("cpu", "cores", "gpus")} if launched else None,
         "environment": _inherited() if any(arm.argv and arm.container is None for arm in arms) else None,
     }
     return RunInfo(

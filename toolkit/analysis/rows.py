@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from datetime import date, datetime
 from typing import Annotated
 
@@ -16,7 +15,6 @@ from toolkit.analysis.run import ArmInfo, Run
 from toolkit.errors import InputError
 
 Text = Annotated[str, BeforeValidator(lambda value: one_line(value) if isinstance(value, str) else value)]
-_SYNTHETIC = re.compile(r"rejection_sample_method\W+synthetic\b|--spec-synth")
 
 
 class Row(BaseModel):
@@ -71,8 +69,7 @@ def rows_of(run: Run, change: str | None) -> list[Row]:
     """
     baseline = run.info.baseline
     for info in [*run.info.arms, *([baseline] if baseline else [])]:
-        simulated = any("SIMULATE_ACC" in name for name in info.env or {})  # SGLang's SGLANG_SIMULATE_ACC_LEN
-        if simulated or _SYNTHETIC.search(" ".join(info.argv or [])):
+        if info.synthetic:
             raise InputError(
                 f"{run.folder}: {info.name} ran with synthetic acceptance: its drafts were accepted by lot. Its "
                 "numbers show what a cost model needs and are no result; a scoreboard takes real acceptance only."

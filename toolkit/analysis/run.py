@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +27,11 @@ from toolkit.errors import InputError
 
 Record = TypeVar("Record", RequestRecord, CellRecord, AttemptRecord)
 
+SYNTHETIC = "synthetic acceptance: for sizing only"
+# vLLM: rejection_sample_method; llama.cpp: --spec-synth-*; SGLang: SGLANG_SIMULATE_ACC_LEN and its relatives.
+_SYNTHETIC_ARGUMENT = re.compile(r"rejection[-_]sample[-_]method\W+synthetic\b|--spec[-_]synth")
+_SYNTHETIC_VARIABLE = re.compile(r"SIMULATE_ACC|SPEC_SYNTH")
+
 
 class ArmInfo(BaseModel):
     """Where an arm's numbers come from: everything that was launched, or what a running server says of itself."""
@@ -40,6 +46,7 @@ class ArmInfo(BaseModel):
     precision: str | None = None
     method: str | None = Field(default=None, description="none without speculation; null when the server does not tell")
     num_speculative_tokens: int | None = None
+    draft: str | None = Field(default=None, description="the draft model or head, where there is one")
     argv: list[str] | None = None
     env: dict[str, str] | None = None
     container: str | None = None
@@ -48,6 +55,12 @@ class ArmInfo(BaseModel):
     kv_tokens: float | None = None
     facts: dict[str, str] = Field(default_factory=dict)
     scheduling: str | None = None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether drafts were accepted by lot and not by the target: such an arm's numbers are for sizing only."""
+        by_argument = _SYNTHETIC_ARGUMENT.search(" ".join(self.argv or []))
+        return bool(by_argument) or any(_SYNTHETIC_VARIABLE.search(name) for name in self.env or {})
 
 
 class WorkloadInfo(BaseModel):

@@ -11,7 +11,7 @@ from typing import Protocol
 from toolkit.analysis.arms import Arm, Live
 from toolkit.analysis.cell import CellPlan, Job, measure, warmup_lengths
 from toolkit.analysis.client import Client, Sampling
-from toolkit.analysis.crossover import ENOUGH_PAIRS
+from toolkit.analysis.pairs import ENOUGH_PAIRS
 from toolkit.analysis.records import CellKey, CellRecord, Side
 from toolkit.analysis.run import Recorder, Run
 from toolkit.analysis.workload import Workload
@@ -33,6 +33,8 @@ class Plan:
     budget: float | None = None
     stall: float = 300.0
     resident: bool = True
+    skip: frozenset[tuple[str, int]] = frozenset()
+    """(arm, concurrency) that are measured no further. The prompts of all others stay theirs."""
 
     def block(self, level: int) -> int:
         """Prompt indices that one pair at `level` uses: the longest warm-up and the measured requests."""
@@ -84,6 +86,7 @@ def all_cells(plan: Plan) -> list[CellKey]:
         keys += [
             CellKey(arm=arm.name, side=side, workload=plan.workload.name, concurrency=level, round=number)
             for arm, side, level in order
+            if (arm.name, level) not in plan.skip
         ]
     return keys
 
@@ -173,8 +176,8 @@ def _groups(plan: Plan) -> list[list[CellKey]]:
     return sorted(groups, key=phase)
 
 
-def run_sweep(plan: Plan, recorder: Recorder, live: Live, progress: Progress) -> None:
-    """Measure what is still missing of `plan`. `live` brings endpoints up and down.
+def run_sweep(plan: Plan, recorder: Recorder, live: Live, progress: Progress, last_round: int | None = None) -> None:
+    """Measure what is still missing of `plan`, no round after `last_round`. `live` brings endpoints up and down.
 
     Raises EngineError when an engine dies or nothing can be measured, InputError when the disk refuses. Whatever was
     measured until then stays, and the same call goes on from there.
@@ -182,9 +185,11 @@ def run_sweep(plan: Plan, recorder: Recorder, live: Live, progress: Progress) ->
     run = Run(recorder.folder)
     cells, attempts = run.cells(), run.attempts()
     finished, costs = {record.cell for record in cells}, _learned(plan, cells)
-    everything = all_cells(plan)
+    everything = list(dict.fromkeys([*(record.cell for record in cells), *all_cells(plan)]))
     order = len(cells)
     for group in pending_pairs(plan, finished, costs):
+        if last_round is not None and group[0].round > last_round:
+            break
         for key in group:
             arm = _arm(plan, key)
             endpoint = live.endpoint(arm, progress.stage)

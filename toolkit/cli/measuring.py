@@ -1,12 +1,14 @@
 """Commands that measure: they start engines or talk to running ones, and leave Run directories behind."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.options import AsJson, Changes
-from toolkit.cli.reading import print_crossover
+from toolkit.cli.options import AsJson, Changes, ProfileName, print_json
+from toolkit.cli.reading import print_cost, print_crossover
 from toolkit.terminal import SweepProgress, err, out, say
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def sweep(
     model: Annotated[str | None, typer.Option(help="The model's name on the running server.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", "--prompts", help="copy-code, extract, chat, creative, or FILE.jsonl.")
+        str | None,
+        typer.Option("--workload", "--prompts", help="copy-code, copy-list, extract, chat, creative, or FILE.jsonl."),
     ] = None,
     concurrency: Annotated[str | None, typer.Option(help="Levels, like 1,4,16,64 (the default).")] = None,
     rounds: Annotated[int | None, typer.Option(help="Pairs per level; 6, or 1 without a baseline.")] = None,
@@ -89,11 +92,99 @@ def sweep(
     say(f"Run directory: {folder}", err if as_json else out)
 
 
+@app.command()
+def tune(
+    profile: ProfileName,
+    k: Annotated[str | None, typer.Option("--k", help="Draft lengths to try; 0,1,2,4,8.")] = None,
+    concurrency: Annotated[str | None, typer.Option(help="Levels, like 1,4,16,64 (the default).")] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="copy-code, copy-list, extract, chat, creative, or FILE.jsonl.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Pairs per level, 6; 5 at least.")] = None,
+    requests: Annotated[int | None, typer.Option("--requests", "--n", help="Requests per cell; 4 x level.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer, tokens; 128.")] = None,
+    changes: Changes = None,
+    run: Annotated[Path | None, typer.Option(help="Where its Run directories go.")] = None,
+    output: Annotated[Path | None, typer.Option("--out", help="The tuned profile; PROFILE-tuned.yaml here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What schedule should I set? Tries K x concurrency, writes K by load into a profile, and measures that again."""
+    from toolkit.analysis.tuning.tune import TuneAsk
+    from toolkit.analysis.tuning.tune import tune as measure
+
+    ask = TuneAsk(
+        profile,
+        ks=k,
+        concurrency=concurrency,
+        workload=workload,
+        rounds=rounds,
+        max_tokens=max_tokens,
+        requests=requests,
+        changes=changes or [],
+        run=run,
+        out=output,
+    )
+    with SweepProgress() as progress, _stopped_in_words():
+        tuning = measure(ask, progress)
+    if as_json:
+        print_json(tuning.as_json())
+    else:
+        for line in tuning.lines():
+            say(line)
+    raise typer.Exit(tuning.exit_code)
+
+
+@app.command("verify-cost")
+def verify_cost(
+    profile: Annotated[
+        list[str] | None, typer.Option("--profile", "-p", help="Launched without and with its speculation; repeatable.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="A running server; with speculation if --baseline-url is.")
+    ] = None,
+    baseline_url: Annotated[str | None, typer.Option(help="A running server without speculation.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name on the running server.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
+    changes: Changes = None,
+    repeats: Annotated[int, typer.Option(help="Readings per point.")] = 9,
+    run: Annotated[
+        Path | None, typer.Option(help="Where cost.json goes; runs/<time>-cost-<profile> when absent.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What does a step cost here? Passes over 1, 2, 4 ... new tokens on a cached prompt, and the draft's share c."""
+    from toolkit.analysis.forecast.cost import read_cost
+    from toolkit.analysis.forecast.verify_cost import CostAsk
+    from toolkit.analysis.forecast.verify_cost import verify_cost as measure
+
+    ask = CostAsk(
+        profiles=profile or (),
+        base_url=base_url,
+        baseline_url=baseline_url,
+        model=model,
+        api_key_env=api_key_env,
+        changes=changes or (),
+        repeats=repeats,
+        run=run,
+    )
+    with SweepProgress() as progress:
+        folder = measure(ask, progress)
+    print_cost(read_cost(folder), as_json)
+    say(f"kept in {folder}; `toolkit plan --calibrate {folder}` uses it", err if as_json else out)
+
+
 def _sweep(ask: "Ask", progress: SweepProgress) -> Path:
     from toolkit.analysis.prepare import sweep as measure
 
-    try:
+    with _stopped_in_words():
         return measure(ask, progress)
+
+
+@contextmanager
+def _stopped_in_words() -> Iterator[None]:
+    """A Ctrl-C ends with what is left to do."""
+    try:
+        yield
     except KeyboardInterrupt:
         err.print("stopped; finished cells stand, the same command goes on from there.")
         raise

@@ -6,12 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
+from toolkit.errors import InputError
+
 AsJson = Annotated[bool, typer.Option("--json", help="Stable keys, numbers as numbers, nothing else on stdout.")]
 ProfileName = Annotated[str, typer.Option("--profile", "-p", help="A shipped name or a path to a YAML file.")]
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, like limits.max_num_seqs=32.")
 ]
 RunFolder = Annotated[Path, typer.Argument(help="A Run directory, as `toolkit sweep` names it.")]
+
+
+def whole_numbers(flag: str, text: str) -> list[int]:
+    """`1,4,16` as numbers. Raises InputError."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{flag} {text}: whole numbers with commas between them, like 1,4,16,64.") from None
 
 
 def print_json(value: Any) -> None:

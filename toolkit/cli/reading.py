@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.options import AsJson, RunFolder, print_json
+from toolkit.cli.options import AsJson, RunFolder, print_json, whole_numbers
+from toolkit.cli.tables import cost_table, plan_sentences, plan_tables
 from toolkit.errors import InputError
-from toolkit.terminal import crossover_table, err, out, say, sentences
+from toolkit.terminal import answer, err, out, say, show
 
 if TYPE_CHECKING:
     from toolkit.analysis.crossover import Crossover
+    from toolkit.analysis.forecast.cost import MeasuredCost
 
 app = typer.Typer()
 scoreboard_app = typer.Typer(no_args_is_help=True, help="Keep the result.")
@@ -60,20 +62,89 @@ def scoreboard_export(
     sys.stdout.write(export(board, form))  # type: ignore[arg-type]
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    output: Annotated[Path | None, typer.Option("--out", help="The page; report.html in the first RUN.")] = None,
+    cost: Annotated[Path | None, typer.Option(help="A verify-cost run, for the plan beside the measurement.")] = None,
+) -> None:
+    """One page to show: the answer, the plots, why, the latencies, the plan beside it, and where it all comes from."""
+    from toolkit.analysis.forecast.cost import read_cost
+    from toolkit.analysis.report import report as write
+    from toolkit.analysis.run import Run
+
+    path = output or runs[0] / "report.html"
+    write([Run(folder) for folder in runs], path, read_cost(cost) if cost else None)
+    say(str(path))
+
+
+@app.command()
+def plan(
+    hardware: Annotated[str | None, typer.Option(help="A machine: spark, h100-sxm, ... or a YAML file.")] = None,
+    target: Annotated[str | None, typer.Option(help="The model to serve.")] = None,
+    draft: Annotated[str | None, typer.Option(help="The draft model or head.")] = None,
+    method: Annotated[str | None, typer.Option(help="draft_model with a --draft, else ngram, when absent.")] = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", "-p", help="Target, draft and memory of a profile.")
+    ] = None,
+    calibrate: Annotated[Path | None, typer.Option(help="A verify-cost run: costs as measured there.")] = None,
+    acceptance: Annotated[Path | None, typer.Option(help="A Run directory: acceptance as measured there.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Acceptance per draft token; 0.7 is assumed.")] = None,
+    k: Annotated[str, typer.Option("--k", help="Draft lengths.")] = "1,2,4,8",
+    concurrency: Annotated[str, typer.Option(help="Requests in flight.")] = "1,4,16,64",
+    prompt_tokens: Annotated[int, typer.Option(help="Of a typical request.")] = 512,
+    answer_tokens: Annotated[int, typer.Option(help="Of a typical request.")] = 256,
+    as_json: AsJson = False,
+) -> None:
+    """What should I expect before I try? Speedup for K x concurrency, what binds, and the break-even acceptance."""
+    from toolkit.analysis.forecast.cost import read_cost
+    from toolkit.analysis.forecast.plan import PlanAsk, of_profile
+    from toolkit.analysis.forecast.plan import plan as predict
+    from toolkit.analysis.run import Run
+
+    ask = PlanAsk(
+        hardware=hardware,
+        target=target,
+        draft=draft,
+        method=method,
+        calibrate=read_cost(calibrate) if calibrate else None,
+        acceptance=Run(acceptance) if acceptance else None,
+        alpha=alpha,
+        ks=whole_numbers("--k", k),
+        levels=whole_numbers("--concurrency", concurrency),
+        prompt_tokens=prompt_tokens,
+        answer_tokens=answer_tokens,
+    )
+    found = predict(of_profile(ask, profile) if profile else ask)
+    if as_json:
+        print_json(found.as_json())
+        return
+    for table in plan_tables(found):
+        out.print(table)
+    for line in plan_sentences(found):
+        say(line)
+
+
 def print_crossover(folder: Path, as_json: bool) -> "Crossover":
     """Analyse a Run directory and print what it says."""
     from toolkit.analysis.crossover import crossover as analyse
-    from toolkit.analysis.levels import cross_check, level_stats
+    from toolkit.analysis.levels import level_stats
     from toolkit.analysis.run import Run
 
     run = Run(folder)
     result = analyse(run)
     if as_json:
         print_json(result.as_json())
-        return result
-    stats = level_stats(run)
-    for table in crossover_table(result, stats):
-        out.print(table)
-    for line in [*sentences(run, result, stats), *cross_check(run)]:
-        say(line)
+    else:
+        show(answer(run, result, level_stats(run)))
     return result
+
+
+def print_cost(cost: "MeasuredCost", as_json: bool) -> None:
+    """The curves that verify-cost measured, milliseconds a pass, and c."""
+    if as_json:
+        print_json({**cost.model_dump(mode="json", by_alias=True), "c": {one.name: c for one, c in cost.shares()}})
+        return
+    out.print(cost_table(cost))
+    for drafting, c in cost.shares():
+        say(f"{drafting.name}: a draft step costs {c:.2f} of a target step (c), K = {drafting.num_speculative_tokens}.")

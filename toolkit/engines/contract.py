@@ -202,6 +202,7 @@ class Counters:
     drafted: float | None = None
     accepted: float | None = None
     accepted_per_position: list[float] = field(default_factory=list)
+    cached_tokens: float | None = None
     running: float | None = None
     waiting: float | None = None
     kv_tokens: float | None = None
@@ -236,6 +237,10 @@ class Engine(Protocol):
 
     def scheduling(self, profile: Profile) -> str | None:
         """`synchronous` or `asynchronous` as this engine's rules choose for `profile`; None when it has one mode."""
+        ...
+
+    def schedule_refusal(self, profile: Profile) -> str | None:
+        """Why a schedule of K by load does not work for `profile` in this engine; None where it does."""
         ...
 
     def check(self, profile: Profile, configs: Callable[[str], str]) -> list[str]:

@@ -26,6 +26,9 @@ class OpenAIEndpoint:
     def scheduling(self, profile: Profile) -> str | None:
         return None
 
+    def schedule_refusal(self, profile: Profile) -> str | None:
+        return "an endpoint that already runs has the schedule that it was started with"
+
     def check(self, profile: Profile, configs: Callable[[str], str]) -> list[str]:
         return []
 

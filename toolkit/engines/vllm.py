@@ -30,6 +30,12 @@ _SPECULATION_KEYS = {
     "schedule": "num_speculative_tokens_per_batch_size",
 }
 
+_NO_SCHEDULE = {
+    "custom_class": "vLLM does not tell a custom_class proposer the K of the schedule: it would draft on at every load",
+    "medusa": "vLLM's medusa proposer asserts that K is num_speculative_tokens: the engine dies at any other K",
+    "suffix": "vLLM's suffix proposer asserts that K is num_speculative_tokens: the engine dies at any other K",
+}
+
 _KNOWN_FAILURES = (
     KnownFailure(
         r"access (a )?gated repo|GatedRepoError|403 Client Error",
@@ -132,6 +138,25 @@ class VLLM:
         keeps = method in (None, "draft_model", "eagle", "eagle3", "mtp")
         return "asynchronous" if keeps and profile.device == "gpu" and not asks_off else "synchronous"
 
+    def schedule_refusal(self, profile: Profile) -> str | None:
+        """By config/vllm.py (data parallelism), v1/worker/gpu_model_runner.py (who is told K) and v1/spec_decode/.
+
+        A draft model on model runner V2 is told K and still drafts num_speculative_tokens, of which K are verified
+        (v1/worker/gpu/spec_decode/standalone_ar): such a schedule works, and a measurement shows what it costs.
+        """
+        speculation = profile.speculation
+        if speculation is None:
+            return "it does not speculate"
+        if speculation.method in _NO_SCHEDULE:
+            return _NO_SCHEDULE[speculation.method]
+        if speculation.options.get("parallel_drafting"):
+            return "parallel drafting lays its batch out for num_speculative_tokens: vLLM breaks at any other K"
+        if speculation.options.get("rejection_sample_method") == "synthetic":
+            return "its acceptance is synthetic: a schedule made from it holds for no real traffic"
+        if _data_parallel(profile.engine_args):
+            return "under data parallelism vLLM drops the schedule and drafts num_speculative_tokens at every load"
+        return None
+
     def check(self, profile: Profile, configs: Callable[[str], str]) -> list[str]:
         from toolkit.engines.vllm_check import problems
 
@@ -194,6 +219,7 @@ class VLLM:
             drafted=metrics.total("vllm:spec_decode_num_draft_tokens_total"),
             accepted=metrics.total("vllm:spec_decode_num_accepted_tokens_total"),
             accepted_per_position=[by_position[key] for key in sorted(by_position, key=int)],
+            cached_tokens=metrics.total("vllm:prefix_cache_hits_total"),
             running=metrics.total("vllm:num_requests_running"),
             waiting=metrics.total("vllm:num_requests_waiting"),
             kv_tokens=sum(float(size) for size in sizes) if sizes and all(s.isdigit() for s in sizes) else None,
@@ -235,6 +261,16 @@ def _one_pass_each(chunk_sizes: Sequence[int], per_step_accepted: Sequence[int])
         elif size != 1:
             return False
     return not waiting
+
+
+def _data_parallel(arguments: Sequence[str]) -> bool:
+    """Whether --data-parallel-size, or -dp, asks for more than one rank; the last one counts, as in argparse."""
+    size = "1"
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
+        flag, equals, value = argument.replace("_", "-").partition("=")
+        if flag in ("--data-parallel-size", "-dp"):
+            size = value if equals else following
+    return size.strip() != "1"
 
 
 def _environment(profile: Profile) -> dict[str, str]:

@@ -14,7 +14,7 @@ SECONDS = 10.0  # a cell's window
 TOKENS = 20  # per request
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_run() -> Callable[..., Run]:
     """Writes a Run directory and reads it: `make_run(folder, {("lab-ngram", 4): [(150, 100), ...]})`.
 
@@ -47,7 +47,7 @@ def write_run(
     defaults: dict[str, Any] = {
         "toolkit_version": "0.1.0",
         "created": "2026-01-02T03:04:05+00:00",
-        "arms": [_arm(name, "ngram", **(arm or {})) for name in names],
+        "arms": [_arm(name, **{"method": "ngram", **(arm or {})}) for name in names],
         "baseline": _arm(baseline, "none", **(baseline_arm or {})) if baseline else None,
         "workload": WorkloadInfo(name=workload, digest="d" * 64, seed=0, size=None),
         "levels": levels,

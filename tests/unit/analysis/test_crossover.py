@@ -1,34 +1,40 @@
-"""The speedup, its interval, every reason for having no verdict, and the stable JSON."""
+"""The verdict, what a level needs for one, the bracket of the crossover, and the stable JSON."""
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
-from toolkit.analysis.crossover import Crossover, Level, crossover, paired_speedup, verdict_of
-from toolkit.analysis.run import Run, WorkloadInfo
+from toolkit.analysis.crossover import ArmResult, Level, Verdict, crossover, verdict_of
+from toolkit.analysis.pairs import mean_and_half
+from toolkit.analysis.run import Run
 from toolkit.errors import InputError
 
 MakeRun = Callable[..., Run]
+MEASURED = Path(__file__).parents[2] / "data" / "runs" / "lab-copy-code"
 PAYS = [(150.0, 100.0), (153.0, 100.0), (148.0, 100.0), (151.0, 100.0), (149.0, 100.0), (152.0, 100.0)]
 COSTS = [(base, arm) for arm, base in PAYS]
 OPEN = [(90.0, 100.0), (110.0, 100.0)] * 3
 
 FACTORS = ["tokens_per_pass", "draft_acceptance_rate"]
+FIRST = {
+    "crossover": ["schema", "baseline", "results"],
+    "result": ["arm", "workload", "levels", "pays_up_to", "costs_from"],
+    "level": ["concurrency", "speedup", "low", "high", "verdict", "reason", "pairs", *FACTORS],
+}
+VERDICTS: dict[str, Verdict] = {"+": "pays", "-": "costs", "?": "inconclusive"}
 
-rates = st.floats(0.1, 1e5)
-pairs = st.lists(st.tuples(rates, rates), min_size=2, max_size=12)
 
-
-def split(both: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [arm for arm, _ in both], [base for _, base in both]
+def verdicts(signs: str) -> ArmResult:
+    """An arm whose levels 1, 2, 4, ... have these verdicts."""
+    levels = [Level(2**i, 1.0, 0.9, 1.1, VERDICTS[sign], "", 6, None, None) for i, sign in enumerate(signs)]
+    return ArmResult("arm", "chat", levels)
 
 
 def level_of(run: Run) -> Level:
@@ -41,70 +47,6 @@ def level_of(run: Run) -> Level:
 def level(make_run: MakeRun, tmp_path: Path) -> Callable[..., Level]:
     """The one level of a run with one arm at concurrency 4."""
     return lambda rounds=PAYS, **options: level_of(make_run(tmp_path, {("lab-ngram", 4): rounds}, **options))
-
-
-class TestPairedSpeedup:
-    @pytest.mark.filterwarnings("ignore:Precision loss")
-    @given(pairs)
-    def test_it_is_the_t_interval_of_scipy_on_the_log_ratios(self, both: list[tuple[float, float]]) -> None:
-        arm, base = split(both)
-        logs = [math.log(a) - math.log(b) for a, b in both]
-        interval = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
-        assert paired_speedup(arm, base) == pytest.approx(
-            (math.exp(math.fsum(logs) / len(logs)), math.exp(interval.low), math.exp(interval.high)), rel=1e-6
-        )
-
-    @given(pairs)
-    def test_swapping_the_sides_inverts_it(self, both: list[tuple[float, float]]) -> None:
-        arm, base = split(both)
-        speedup, low, high = paired_speedup(arm, base)
-        assert paired_speedup(base, arm) == pytest.approx((1 / speedup, 1 / high, 1 / low), rel=1e-6)
-
-    @given(pairs, st.floats(0.01, 100))
-    def test_what_slows_both_sides_cancels(self, both: list[tuple[float, float]], factor: float) -> None:
-        arm, base = split(both)
-        scaled = paired_speedup([factor * a for a in arm], [factor * b for b in base])
-        assert scaled == pytest.approx(paired_speedup(arm, base), rel=1e-6)
-
-    @given(pairs, st.data())
-    def test_what_slows_one_pair_alike_cancels(self, both: list[tuple[float, float]], data: st.DataObject) -> None:
-        factors = data.draw(st.lists(st.floats(0.01, 100), min_size=len(both), max_size=len(both)))
-        arm, base = split([(a * f, b * f) for (a, b), f in zip(both, factors, strict=True)])
-        assert paired_speedup(arm, base) == pytest.approx(paired_speedup(*split(both)), rel=1e-6)
-
-    @given(pairs, st.randoms(use_true_random=False))
-    def test_the_order_of_pairs_does_not_matter(self, both: list[tuple[float, float]], random: Any) -> None:
-        shuffled = random.sample(both, len(both))
-        assert paired_speedup(*split(shuffled)) == pytest.approx(paired_speedup(*split(both)), rel=1e-6)
-
-    @given(pairs)
-    def test_the_interval_holds_the_speedup(self, both: list[tuple[float, float]]) -> None:
-        speedup, low, high = paired_speedup(*split(both))
-        assert low <= speedup * (1 + 1e-12) <= high * (1 + 2e-12)
-
-    def test_two_pairs_by_hand(self) -> None:
-        # Log ratios ln 2 and ln 8: mean ln 4, standard error ln 2, t(0.975, 1) = 12.706.
-        assert paired_speedup([2.0, 8.0], [1.0, 1.0]) == pytest.approx((4.0, 4 / 2**12.7062, 4 * 2**12.7062), rel=1e-4)
-
-    def test_a_null_is_called_falsely_in_one_case_of_twenty(self) -> None:
-        # 400 levels without an effect, 6 pairs each, lognormal noise and a common slowdown per pair.
-        random = np.random.default_rng(20260102)
-        false = 0
-        for _ in range(400):
-            common = random.lognormal(0, 0.3, 6)
-            arm, base = (100 * common * random.lognormal(0, 0.05, 6) for _ in range(2))
-            _, low, high = paired_speedup(list(arm), list(base))
-            false += verdict_of(low, high) != "inconclusive"
-        assert 0.02 <= false / 400 <= 0.09
-
-    def test_a_true_speedup_lies_within_in_nineteen_cases_of_twenty(self) -> None:
-        random = np.random.default_rng(7)
-        inside = 0
-        for _ in range(400):
-            noise = random.lognormal(0, 0.08, (2, 6))
-            _, low, high = paired_speedup(list(130 * noise[0]), list(100 * noise[1]))
-            inside += low <= 1.3 <= high
-        assert 0.91 <= inside / 400 <= 0.98
 
 
 class TestVerdict:
@@ -132,7 +74,9 @@ class TestVerdict:
 
     def test_the_speedup_is_of_the_cells_rates(self, level: Callable[..., Level]) -> None:
         found = level()
-        assert (found.speedup, found.low, found.high) == pytest.approx(paired_speedup(*split(PAYS)))
+        mean, half = mean_and_half([math.log(arm / base) for arm, base in PAYS])
+        expected = (math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+        assert (found.speedup, found.low, found.high) == pytest.approx(expected)
 
     def test_an_arm_against_itself_is_named_apart(self, make_run: MakeRun, tmp_path: Path) -> None:
         run = make_run(tmp_path, {("lab-baseline", 4): OPEN}, baseline="lab-baseline-again")
@@ -144,114 +88,33 @@ class TestVerdict:
         )
 
 
-class TestNoVerdict:
-    """PAYS would pay in every one of these, so that only what is planted can be the reason."""
+class TestPairsNeeded:
+    def test_an_inconclusive_level_says_how_many(self, level: Callable[..., Level]) -> None:
+        # A spread of 0.1 * sqrt(6 / 5) = 0.110, below 0.141 with 70 % confidence: 26 pairs have t power 0.9 there.
+        found = level([(100 * math.exp(0.1 * sign), 100.0) for sign in (1, -1, 1, -1, 1, -1)])
+        assert (found.verdict, found.pairs_needed) == ("inconclusive", 26)
 
-    def test_fewer_than_five_pairs(self, level: Callable[..., Level]) -> None:
-        found = level(PAYS[:4])
-        assert (found.verdict, found.reason, found.pairs) == ("inconclusive", "4 pairs measured, 5 are needed", 4)
+    @pytest.mark.parametrize("rounds", [PAYS, COSTS])
+    def test_a_level_with_a_verdict_needs_none(self, level: Callable[..., Level], rounds: Any) -> None:
+        assert level(rounds).pairs_needed is None
 
-    def test_five_pairs_are_enough(self, level: Callable[..., Level]) -> None:
-        assert level(PAYS[:5]).verdict == "pays"
+    def test_neither_does_one_that_can_have_none(self, level: Callable[..., Level]) -> None:
+        assert level(OPEN, failed={("lab-ngram", 4): 8}).pairs_needed is None
 
-    def test_one_pair_has_a_speedup_without_an_interval(self, level: Callable[..., Level]) -> None:
-        found = level(PAYS[:1])
-        assert (found.speedup, found.low, found.high, found.reason) == (
-            1.5,
-            None,
-            None,
-            "1 pair measured, 5 are needed",
-        )
+    def test_it_is_never_fewer_than_a_verdict_takes(self, level: Callable[..., Level]) -> None:
+        assert level([(100.1, 100.0), (99.9, 100.0)] * 3).pairs_needed == 5
 
-    def test_more_than_one_per_cent_failed(self, level: Callable[..., Level]) -> None:
-        found = level(failed={("lab-ngram", 4): 1})
-        assert (found.verdict, found.reason) == ("inconclusive", "6.2% of the requests failed")
-
-    def test_one_per_cent_failed_is_let_pass(self, make_run: MakeRun, tmp_path: Path) -> None:
-        run = make_run(tmp_path, {("lab-ngram", 25): PAYS}, failed={("lab-ngram", 25): 1})
-        assert level_of(run).verdict == "pays"
-
-    def test_fewer_than_four_requests_a_slot(self, level: Callable[..., Level]) -> None:
-        found = level(requests={4: 15})
-        assert (found.verdict, found.reason) == ("inconclusive", "15 requests a cell are too few: 4 x 4 are needed")
-
-    @pytest.mark.parametrize("side", ["arm", "baseline_arm"])
-    def test_a_kv_cache_that_is_too_small_for_the_level(self, level: Callable[..., Level], side: str) -> None:
-        # Case 23: each request holds 100 + 20 tokens.
-        name = {"arm": "lab-ngram", "baseline_arm": "lab-baseline"}[side]
-        found = level(**{side: {"kv_tokens": 300.0}})
-        assert (found.verdict, found.reason) == ("inconclusive", f"the KV cache of {name} holds about 2 of 4 requests")
-
-    def test_a_kv_cache_that_just_holds_the_level(self, level: Callable[..., Level]) -> None:
-        assert level(arm={"kv_tokens": 480.0}).verdict == "pays"
-
-    @pytest.mark.parametrize("pair", [(None, 100.0), (150.0, None), (None, None)])
-    def test_a_missing_window(self, level: Callable[..., Level], pair: tuple[float | None, float | None]) -> None:
-        found = level([*PAYS, pair])
-        assert (found.verdict, found.pairs) == ("inconclusive", 6)
-        assert found.reason == "1 pair had no window in which all 4 requests ran"
-
-    def test_no_window_anywhere_has_no_speedup(self, level: Callable[..., Level]) -> None:
-        found = level([(None, None)] * 6)
-        assert (found.speedup, found.verdict, found.pairs) == (None, "inconclusive", 0)
-
-    def test_a_rate_of_zero_makes_no_pair(self, level: Callable[..., Level]) -> None:
-        assert level([*PAYS, (0.0, 100.0)]).pairs == 6
-
-    def test_no_baseline(self, level: Callable[..., Level]) -> None:
-        found = level(baseline=None)
-        assert (found.speedup, found.verdict, found.reason) == (None, "inconclusive", "no baseline was measured")
-
-    def test_half_a_pair_is_no_pair(self, make_run: MakeRun, tmp_path: Path) -> None:
-        run = make_run(tmp_path, {("lab-ngram", 4): PAYS})
-        lines = (tmp_path / "cells.jsonl").read_text().splitlines(keepends=True)
-        (tmp_path / "cells.jsonl").write_text("".join(lines[:-1]))
-        assert level_of(Run(run.folder)).pairs == 5
+    def test_it_ends_at_a_thousand(self, level: Callable[..., Level]) -> None:
+        assert level([(1000.0, 100.0), (10.0, 100.0)] * 3).pairs_needed == 1000
 
 
-class TestNotes:
-    def notes(self, found: Level) -> list[str]:
-        return list(found.notes)
-
-    @pytest.mark.parametrize(("reuse", "said"), [(True, 1), (False, 0)])
-    def test_reused_prompts_are_said(self, make_run: MakeRun, tmp_path: Path, reuse: bool, said: int) -> None:
-        run = make_run(tmp_path, {("lab-ngram", 4): PAYS})
-        path = tmp_path / "run.json"
-        of = WorkloadInfo(name="copy-code", digest="d", seed=0, size=5, reuse=reuse)
-        path.write_text(run.info.model_copy(update={"workload": of}).model_dump_json(by_alias=True))
-        assert self.notes(level_of(Run(tmp_path))) == ["prompts were reused, caches may have answered"] * said
-
-    def test_a_client_at_its_limit_is_said(self, level: Callable[..., Level]) -> None:
-        assert self.notes(level(cell={"client_cpu": 0.95})) == ["the load client itself was near its limit"]
-
-    @pytest.mark.parametrize(("peak", "withheld"), [(3.0, True), (4.0, False), (None, False)])
-    def test_a_level_that_never_ran_has_no_verdict(
-        self, level: Callable[..., Level], peak: float | None, withheld: bool
+class TestReached:
+    @pytest.mark.parametrize(("peak", "reached"), [(3.0, False), (4.0, True), (None, None)])
+    def test_whether_the_asked_concurrency_ever_ran(
+        self, level: Callable[..., Level], peak: float | None, reached: bool | None
     ) -> None:
-        # Case 23: "concurrency 8" with 4 running.
         found = level(cell={"running_peak": peak})
-        assert (found.withheld, "never ran more than 3 of 4" in found.reason) == (withheld, withheld)
-
-    def test_the_json_says_notes_after_the_reason(self, level: Callable[..., Level]) -> None:
-        found = level(cell={"client_cpu": 0.95})
-        assert found.as_json()["reason"] == f"{found.reason}; the load client itself was near its limit"
-
-    def test_a_baseline_that_speculates_is_said(self, level: Callable[..., Level]) -> None:
-        assert self.notes(level(baseline_arm={"speculates": True})) == ["the baseline lab-baseline speculates too"]
-
-    def test_another_scheduler_in_the_baseline_is_said(self, level: Callable[..., Level]) -> None:
-        found = level(arm={"scheduling": "synchronous"}, baseline_arm={"scheduling": "asynchronous"})
-        assert len(found.notes) == 1
-        assert "schedules synchronously, lab-baseline asynchronously" in found.notes[0]
-
-    def test_sides_that_were_minutes_apart_are_said(self, level: Callable[..., Level]) -> None:
-        assert len(self.notes(level(resident=False))) == 1
-
-    def test_different_prompts_on_the_two_sides_are_said(self, make_run: MakeRun, tmp_path: Path) -> None:
-        make_run(tmp_path, {("lab-ngram", 4): PAYS})
-        text = (tmp_path / "cells.jsonl").read_text()
-        (tmp_path / "cells.jsonl").write_text(text.replace('"prompts_digest":"p"', '"prompts_digest":"q"', 1))
-        assert self.notes(level_of(Run(tmp_path))) == ["a resumed pair had different prompts on its two sides"]
+        assert (found.running, found.reached) == (peak, reached)
 
 
 class TestBracket:
@@ -268,6 +131,39 @@ class TestBracket:
 
     def test_never_pays(self, make_run: MakeRun, tmp_path: Path) -> None:
         assert self.bracket(make_run, tmp_path, n1=OPEN, n4=COSTS) == (None, 4)
+
+    @pytest.mark.parametrize(
+        ("signs", "sentence"),
+        [
+            ("++--", "pays up to concurrency 2 and costs from 4; the crossover lies between"),
+            ("+??-", "pays up to concurrency 1 and costs from 8; the crossover lies between"),
+            ("+?+-", "pays up to concurrency 4 and costs from 8; the crossover lies between (inconclusive at 2)"),
+            ("+-?-", "pays up to concurrency 1 and costs from 2; the crossover lies between (inconclusive at 4)"),
+            ("?+??", "pays up to concurrency 2 and was not seen to cost (inconclusive at 1)"),
+            ("++++", "pays up to concurrency 8 and was not seen to cost"),
+            ("?--?", "costs from concurrency 2 on and was not seen to pay (inconclusive at 8)"),
+            ("----", "costs from concurrency 1 on and was not seen to pay"),
+            ("????", "is inconclusive at every concurrency measured"),
+            ("-++-", "is not monotone: it costs at 1, pays at 2 and 4 and costs at 8"),
+            ("+-+", "is not monotone: it pays at 1, costs at 2 and pays at 4"),
+            ("-?+", "is not monotone: it costs at 1 and pays at 4"),
+        ],
+    )
+    def test_its_sentence(self, signs: str, sentence: str) -> None:
+        assert verdicts(signs).bracket_sentence == sentence
+
+    @given(st.text("+-?", min_size=1, max_size=7))
+    def test_not_monotone_is_a_level_that_costs_below_one_that_pays(self, signs: str) -> None:
+        conclusive = signs.replace("?", "")
+        result = verdicts(signs)
+        assert result.monotone is ("-+" not in conclusive)
+        assert ("not monotone" in result.bracket_sentence) is ("-+" in conclusive)
+
+    @given(st.text("+-?", min_size=1, max_size=7))
+    def test_it_names_only_levels_that_were_measured(self, signs: str) -> None:
+        result = verdicts(signs)
+        numbers = {int(word) for word in re.findall(r"\d+", result.bracket_sentence)}
+        assert numbers <= {level.concurrency for level in result.levels}
 
     def test_levels_stand_in_rising_order(self, make_run: MakeRun, tmp_path: Path) -> None:
         run = make_run(tmp_path, {("a", level): PAYS for level in (64, 1, 16)})
@@ -286,11 +182,18 @@ class TestJson:
 
     def test_its_keys(self, found: dict[str, Any]) -> None:
         result = found["results"][0]
-        assert (list(found), list(result), list(result["levels"][0])) == (
-            ["schema", "baseline", "results"],
-            ["arm", "workload", "levels", "pays_up_to", "costs_from"],
-            ["concurrency", "speedup", "low", "high", "verdict", "reason", "pairs", *FACTORS],
+        level = result["levels"][0]
+        assert (list(found), sorted(result), sorted(level)) == (
+            ["schema", "baseline", "caveats", "results"],
+            sorted([*FIRST["result"], "synthetic", "monotone", "answer", "acceptance"]),
+            sorted([*FIRST["level"], "acceptance_length", "running", "reached", "pairs_needed", "factors"]),
         )
+
+    def test_the_keys_of_the_first_version_are_all_there(self, found: dict[str, Any]) -> None:
+        result = found["results"][0]
+        assert set(FIRST["crossover"]) <= set(found)
+        assert set(FIRST["result"]) <= set(result)
+        assert set(FIRST["level"]) <= set(result["levels"][0])
 
     def test_its_values(self, found: dict[str, Any]) -> None:
         one, other = found["results"]
@@ -312,10 +215,48 @@ class TestJson:
     def test_a_run_without_a_finished_cell_has_no_levels(self, make_run: MakeRun, tmp_path: Path) -> None:
         make_run(tmp_path, {("a", 4): PAYS})
         (tmp_path / "cells.jsonl").unlink()
-        found: Crossover = crossover(Run(tmp_path))
-        assert found.as_json()["results"] == [
-            {"arm": "a", "workload": "copy-code", "levels": [], "pays_up_to": None, "costs_from": None}
-        ]
+        (found,) = crossover(Run(tmp_path)).as_json()["results"]
+        assert (found["levels"], found["pays_up_to"], found["costs_from"], found["monotone"]) == ([], None, None, True)
+
+    def test_the_answer_is_a_sentence(self, found: dict[str, Any]) -> None:
+        assert found["results"][0]["answer"] == "a pays up to concurrency 1 and was not seen to cost"
+
+    def test_the_factors_are_of_the_level(self, found: dict[str, Any]) -> None:
+        factors = found["results"][0]["levels"][0]["factors"]
+        assert (factors["concurrency"], factors["tokens_per_pass"], factors["seconds_per_iteration"]) == (1, 2.5, None)
+        assert factors["tokens_per_pass"] * factors["passes_per_second"] == pytest.approx(factors["speedup"])
+        assert "vllm:iteration_tokens_total" in factors["reason"]
+
+    def test_acceptance_is_told_by_category_and_by_length_of_the_prompt(self, found: dict[str, Any]) -> None:
+        acceptance = found["results"][0]["acceptance"]
+        assert [group["name"] for group in acceptance["by_category"]] == ["code"]
+        assert [group["name"] for group in acceptance["by_context"]] == ["65-128 tokens"]
+        assert acceptance["by_category"][0]["acceptance_length"] == 3.0
+
+    def test_acceptance_is_told_by_position_where_the_engine_tells_it(self) -> None:
+        found = crossover(Run(MEASURED)).as_json()["results"][0]["acceptance"]["by_position"]
+        assert [row["position"] for row in found] == [1, 2, 3, 4]
+        assert all(row["given"] >= row["unconditional"] > 0 for row in found)
+
+    def test_a_real_run_is_json_without_nan(self) -> None:
+        text = json.dumps(crossover(Run(MEASURED)).as_json(), allow_nan=False)
+        assert json.loads(text)["schema"] == 1
+
+    @pytest.mark.parametrize("side", ["arm", "baseline_arm"])
+    def test_synthetic_acceptance_is_labelled(self, make_run: MakeRun, tmp_path: Path, side: str) -> None:
+        lots = {"argv": ["--speculative-config", '{"rejection_sample_method": "synthetic"}']}
+        found = crossover(make_run(tmp_path, {("a", 1): PAYS}, **{side: lots})).as_json()
+        (result,) = found["results"]
+        assert result["synthetic"] is True
+        assert result["answer"].startswith("a (synthetic acceptance: for sizing only) pays")
+        assert "synthetic acceptance: for sizing only" in found["caveats"][0]
+
+    def test_a_draft_that_does_nothing_stands_before_the_results(self, make_run: MakeRun, tmp_path: Path) -> None:
+        run = make_run(tmp_path, {("a", 4): PAYS})
+        text = (tmp_path / "requests.jsonl").read_text().replace('"accepted":12', '"accepted":0')
+        (tmp_path / "requests.jsonl").write_text(text)
+        text = json.dumps(crossover(Run(run.folder)).as_json())
+        assert 0 < text.index("this draft does nothing here") < text.index('"speedup"')
 
 
 def test_a_run_whose_requests_are_not_all_there_is_refused(make_run: MakeRun, tmp_path: Path) -> None:

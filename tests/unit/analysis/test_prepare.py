@@ -2,12 +2,13 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from stub_server import StubServer
 
-from toolkit.analysis.arms import Arm, describe, key_part
+from toolkit.analysis.arms import Arm, can_stay_resident, describe, key_part
 from toolkit.analysis.ask import Ask, arms_of
 from toolkit.analysis.prepare import sweep
 from toolkit.analysis.run import Run, resume_key
@@ -226,6 +227,29 @@ def test_a_profile_against_itself_gets_two_names() -> None:
     arms, baseline = arms_of(Ask(profiles=["ngram-8b"], baseline="ngram-8b"))
     assert baseline is not None
     assert (arms[0].name, baseline.name, arms[0].profile == baseline.profile) == ("ngram-8b", "ngram-8b-again", True)
+
+
+def test_arms_that_stand_in_no_file_are_taken_as_they_are() -> None:
+    arm, plain = Arm("a", profile=load_profile("ngram-8b")), Arm("b", profile=load_profile("baseline-8b"))
+    assert arms_of(Ask(arms=[arm], opponent=plain)) == ([arm], plain)
+
+
+def test_the_schedule_of_an_arm_is_kept() -> None:
+    profile = load_profile("ngram-8b", ["speculation.schedule=[[1, 8, 4], [9, 64, 0]]"])
+    assert describe(Arm("a", profile=profile), None).facts == {"schedule": "[[1, 8, 4], [9, 64, 0]]"}
+
+
+class TestResident:
+    @pytest.mark.parametrize(
+        ("engines", "kv_gib", "free_gib", "fit"), [(5, 1, 20.5, True), (5, 1, 19.5, False), (5, 2, 22, False)]
+    )
+    def test_engines_on_a_cpu_need_their_cache_and_three_gib(
+        self, monkeypatch: pytest.MonkeyPatch, engines: int, kv_gib: int, free_gib: float, fit: bool
+    ) -> None:
+        free = SimpleNamespace(available=free_gib * 2**30)
+        monkeypatch.setattr("toolkit.analysis.arms.psutil.virtual_memory", lambda: free)
+        profile = load_profile("lab-ngram", [f"limits.kv_cache_gib={kv_gib}"])
+        assert can_stay_resident([Arm(str(number), profile=profile) for number in range(engines)]) is fit
 
 
 class TestPlaces:

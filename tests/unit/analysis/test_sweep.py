@@ -3,7 +3,7 @@
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,14 @@ class TestOrder:
         one = plan(levels=[1], rounds=2)
         first, second, *rest = all_cells(one)
         assert list(pending_pairs(one, {first}, _Costs(one))) == [[second], rest]
+
+    @given(plans().filter(lambda one: len(one.levels) > 1))
+    def test_what_is_skipped_moves_no_prompt_of_another(self, one: Plan) -> None:
+        skip = frozenset({(one.arms[0].name, one.levels[0])})
+        less = replace(one, skip=skip)
+        left = [key for key in all_cells(one) if (key.arm, key.concurrency) not in skip]
+        assert all_cells(less) == left
+        assert [less.first_prompt(key) for key in left] == [one.first_prompt(key) for key in left]
 
     @given(plans(), st.integers(1, 3))
     def test_more_rounds_extend_a_run(self, one: Plan, more: int) -> None:

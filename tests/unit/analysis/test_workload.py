@@ -15,7 +15,7 @@ from toolkit.analysis.generators import GENERATOR_VERSION, WRITERS
 from toolkit.analysis.workload import Prompt, Workload, load_workload
 from toolkit.errors import InputError
 
-SHIPPED = ["copy-code", "extract", "chat", "creative"]
+SHIPPED = ["copy-code", "copy-list", "extract", "chat", "creative"]
 COUNT = 3000
 
 shipped = pytest.mark.parametrize("name", SHIPPED)
@@ -96,8 +96,12 @@ class TestGenerators:
 
     def test_this_version_writes_these_prompts(self) -> None:
         # A failure here after an edit: raise GENERATOR_VERSION, or two runs with one digest would differ in prompts.
-        prompts = "".join(load_workload(name).prompt(index).digest for name in SHIPPED for index in range(50))
-        assert (GENERATOR_VERSION, sha256(prompts.encode()).hexdigest()[:16]) == (1, "6d6e23d894227627")
+        def digest(*names: str) -> str:
+            prompts = "".join(load_workload(name).prompt(index).digest for name in names for index in range(50))
+            return sha256(prompts.encode()).hexdigest()[:16]
+
+        first_four = digest("copy-code", "extract", "chat", "creative")
+        assert (GENERATOR_VERSION, first_four, digest("copy-list")) == (1, "6d6e23d894227627", "f9454897ce2c77cf")
 
     def test_copied_code_parses(self, many: dict[str, list[Prompt]]) -> None:
         for prompt in many["copy-code"]:
@@ -282,7 +286,9 @@ class TestUnusable:
 
     @pytest.mark.parametrize("name", ["", "zzz", "CHAT", "x" * 5000, "a\0b"])
     def test_an_unknown_name_gets_the_list(self, name: str) -> None:
-        with pytest.raises(InputError, match=r"copy-code, extract, chat, creative; a path to a \.jsonl file"):
+        with pytest.raises(
+            InputError, match=r"copy-code, copy-list, extract, chat, creative; a path to a \.jsonl file"
+        ):
             load_workload(name)
 
     def test_a_missing_file(self, tmp_path: Path) -> None:

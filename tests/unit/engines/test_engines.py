@@ -37,6 +37,9 @@ class TestList:
 
 
 class TestEndpoint:
+    def test_its_schedule_is_not_ours_to_set(self) -> None:
+        assert "the schedule that it was started with" in (OpenAIEndpoint().schedule_refusal(PROFILE) or "")
+
     def test_it_cannot_be_launched_and_the_refusal_says_what_to_do(self) -> None:
         with pytest.raises(InputError, match="sweep --base-url"):
             OpenAIEndpoint().command(PROFILE, str)

@@ -242,6 +242,54 @@ class TestScheduling:
         assert ENGINE.scheduling(load_profile(profile, changes)) == mode
 
 
+class TestSchedule:
+    @pytest.mark.parametrize("profile", ["lab-ngram", "lab-draft", "draft-1b", "eagle3-8b", "ngram-8b"])
+    def test_the_methods_that_are_told_k_follow_one(self, profile: str) -> None:
+        assert ENGINE.schedule_refusal(load_profile(profile)) is None
+
+    @pytest.mark.parametrize(
+        ("method", "said"),
+        [
+            ("custom_class", "vLLM does not tell a custom_class proposer the K of the schedule"),
+            ("medusa", "asserts that K is num_speculative_tokens"),
+            ("suffix", "asserts that K is num_speculative_tokens"),
+        ],
+    )
+    def test_the_methods_that_are_not_told_k_cannot(self, method: str, said: str) -> None:
+        profile = load_profile("lab-ngram")
+        assert profile.speculation is not None
+        other = profile.speculation.model_copy(update={"method": method})
+        assert said in (ENGINE.schedule_refusal(profile.model_copy(update={"speculation": other})) or "")
+
+    def test_a_profile_without_speculation_cannot(self) -> None:
+        assert ENGINE.schedule_refusal(load_profile("lab-baseline")) == "it does not speculate"
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [("parallel_drafting=true", "parallel drafting"), ("rejection_sample_method=synthetic", "synthetic")],
+    )
+    def test_an_option_that_forbids_it(self, option: str, said: str) -> None:
+        profile = load_profile("draft-1b", [f"speculation.options.{option}"])
+        assert said in (ENGINE.schedule_refusal(profile) or "")
+
+    @pytest.mark.parametrize(
+        ("arguments", "drops"),
+        [
+            ("--data-parallel-size,'2'", True),
+            ("--data-parallel-size=4", True),
+            ("--data_parallel_size,'2'", True),
+            ("-dp,'2'", True),
+            ("-dp=2", True),
+            ("-dp,'1'", False),
+            ("-dp,'2',-dp,'1'", False),
+            ("--data-parallel-backend,ray", False),
+        ],
+    )
+    def test_data_parallelism_drops_it(self, arguments: str, drops: bool) -> None:
+        refusal = ENGINE.schedule_refusal(load_profile("ngram-8b", [f"engine_args=[{arguments}]"]))
+        assert (refusal is not None and "data parallelism" in refusal) is drops
+
+
 class TestStream:
     @pytest.fixture
     def chunks(self) -> list[dict[str, Any]]:

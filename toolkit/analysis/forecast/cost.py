@@ -46,8 +46,11 @@ class StepCost(Protocol):
         """Seconds of a pass of the draft; 0 for a lookup."""
         ...
 
-    def fits(self, held_per_request: float) -> float | None:
-        """How many requests the KV cache holds, each with so many tokens; None when that is unknown."""
+    def fits(self, held_per_request: float, drafting: bool) -> float | None:
+        """How many requests the KV cache holds, each with so many tokens, beside a draft's own when it is `drafting`.
+
+        None when that is unknown.
+        """
         ...
 
 
@@ -190,7 +193,7 @@ class MeasuredStep:
         """Cost of one draft step over one target step, one request and one token each."""
         return self.draft(1, self.plain.context) / self.plain.seconds(1, self.plain.context)
 
-    def fits(self, held_per_request: float) -> float | None:
+    def fits(self, held_per_request: float, drafting: bool) -> float | None:
         """See `StepCost`."""
         return self.kv_tokens / held_per_request if self.kv_tokens and held_per_request > 0 else None
 

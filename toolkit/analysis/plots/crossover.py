@@ -1,53 +1,52 @@
 """The picture of a crossover: speedup against concurrency, every point with its interval, ratio and verdict in words.
 
-Nothing rests on colour: a verdict has a marker of its own shape, an arm a line style of its own.
+A verdict has a marker of its own shape, an arm a line style of its own.
 """
 
-import io
 import math
 import textwrap
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
 from toolkit.analysis.crossover import ArmResult, Crossover, Verdict
 from toolkit.analysis.escape import one_line
-from toolkit.errors import InputError
+from toolkit.analysis.plots.style import (
+    COLOURS,
+    DPI,
+    GREY,
+    INK,
+    LINE,
+    LINES,
+    LONGEST_NAME,
+    WIDTH,
+    concurrency_axis,
+    draw_heading,
+    draw_legend,
+    drawing,
+    heading_lines,
+    literal,
+    plain_axes,
+    ratio_axis,
+    save,
+    sheet,
+    short,
+)
+from toolkit.analysis.run import SYNTHETIC
 
 Floats = NDArray[np.float64]
-DPI = 150
-WIDTH = 6.0  # inches
 MARKERS: dict[Verdict, str] = {"pays": "^", "costs": "v", "inconclusive": "o"}
-# After Okabe and Ito, Color Universal Design (2008), darkened to be read as text on white.
-COLOURS = ("#0060A0", "#B34700", "#006B4F", "#8E3B7E", "#7A5C00", "#333333")
-LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
-INK, GREY = "#222222", "#666666"
-LONGEST_NAME = 48
 LONGEST_FOOTNOTE = 6  # lines
-MOST_TICKS = 8
 GAPS = (7, 11, 16, 24, 34, 48, 66)  # pixels between a point and its label, tried in this order
-# Labelled ratios, from fine to coarse: the first that are few enough for the range are taken.
-TICKS = (
-    [n / 20 for n in range(1, 60)],
-    [n / 10 for n in range(1, 60)],
-    [0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10],
-    [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30],
-    [2.0**n for n in range(-8, 9)],
-    [10.0**n for n in range(-4, 5)],
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +76,24 @@ def plot_crossover(result: Crossover, path: Path, title: str | None = None) -> N
     The same result gives the same bytes. `title` replaces the one that names baseline and workload. A level without a
     speedup is left out and named below. Raises InputError: another suffix, a disk that refuses.
     """
-    form = path.suffix.lower().removeprefix(".")
-    if form not in ("png", "svg"):
-        raise InputError(f"{path}: a plot is a .png or a .svg: give it a name that ends so.")
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams["svg.hashsalt"] = "toolkit"
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a script the font lacks: drawn as a box
-        figure = crossover_figure(result, title)
-        figure.savefig(buffer, format=form, metadata={"Software": None} if form == "png" else {"Date": None})
-    try:
-        path.write_bytes(buffer.getvalue())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}.") from None
+    save(crossover_figure(result, title), path)
 
 
-def crossover_figure(result: Crossover, title: str | None = None) -> Figure:
-    """The figure that `plot_crossover` writes."""
-    series = _series(result)
+@drawing()
+def crossover_figure(result: Crossover, title: str | None = None, width: float = WIDTH) -> Figure:
+    """The figure that `plot_crossover` writes, `width` in inches for up to six levels, more with more."""
+    series = _series(result, LONGEST_NAME if width >= WIDTH else 20)
     levels = sorted({level.concurrency for arm in result.results for level in arm.levels if level.speedup is not None})
-    width = max(WIDTH, 1.5 + 0.75 * len(levels))
-    heading = textwrap.wrap(one_line(_title(result) if title is None else title), int(13 * width))[:2]
+    width *= max(1.0, (1.5 + 0.75 * len(levels)) / WIDTH)
+    remark = "; ".join(f"{short(arm.arm)}: {SYNTHETIC}" for arm in result.results if arm.synthetic)
+    heading = heading_lines(_title(result) if title is None else title, remark, width)
     notes = _footnote(result, series, int(18.5 * width))
-    above, below = 0.14 + 0.17 * len(heading) + 0.17 * len(series), 0.52 + 0.125 * len(notes)
+    above, below = 0.14 + LINE * len(heading) + LINE * len(series), 0.52 + 0.125 * len(notes)
     height = above + below + (2.05 + 0.55 * min(len(series), 4) if series else 0.6)
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
-    canvas = FigureCanvasAgg(figure)
-    left, top = 0.12 / width, 1 - 0.1 / height
-    _literal(figure.text(left, top, "", va="top", size=9.5, weight="bold", color=INK), *heading)
-    _literal(figure.text(left, 0.07 / height, "", va="bottom", size=6.5, color=GREY, linespacing=1.25), *notes)
+    figure = sheet(width, height)
+    draw_heading(figure, heading)
+    left = 0.12 / width
+    literal(figure.text(left, 0.07 / height, "", va="bottom", size=6.5, color=GREY, linespacing=1.25), *notes)
     if not series:
         figure.text(0.5, 0.5, "no speedup available", ha="center", va="center", size=10, color=GREY)
         return figure
@@ -114,19 +101,13 @@ def crossover_figure(result: Crossover, title: str | None = None) -> Figure:
     _scales(axes, series, levels)
     for number, one in enumerate(series):
         _draw(axes, one, (0, 1) if len(series) == 1 else (0.03 * number, 0.03 * number + 0.024))
-    handles = [Line2D([], [], color=one.colour, linestyle=one.line, linewidth=1.4) for one in series]
-    legend = figure.legend(
-        handles, [""] * len(series), loc="upper left", bbox_to_anchor=(left, top - 0.17 * len(heading) / height),
-        fontsize=7.5, frameon=False, handlelength=3.2, borderpad=0.1, borderaxespad=0, labelspacing=0.45,
-    )  # fmt: skip
-    for text, one in zip(legend.get_texts(), series, strict=True):
-        _literal(text, one.label)
-        text.set_color(one.colour)
-    _annotate(axes, canvas.get_renderer(), series)
+    entries = [(Line2D([], [], color=one.colour, linestyle=one.line, linewidth=1.4), one.label) for one in series]
+    draw_legend(figure, entries, 0.1 + LINE * len(heading))
+    _annotate(axes, FigureCanvasAgg(figure).get_renderer(), series)
     return figure
 
 
-def _series(result: Crossover) -> list[_Series]:
+def _series(result: Crossover, longest: int) -> list[_Series]:
     drawn = [arm for arm in result.results if any(level.speedup is not None for level in arm.levels)]
     octaves = sorted({math.log2(level.concurrency) for arm in drawn for level in arm.levels})
     gaps = [high - low for low, high in pairwise(octaves)]
@@ -148,7 +129,7 @@ def _series(result: Crossover) -> list[_Series]:
         ]
         series.append(
             _Series(
-                label=f"{_short(arm.arm)}: {_where(arm)}",
+                label=f"{short(arm.arm, longest)}: {_where(arm)}",
                 points=points,
                 bracket=(pays * shift, costs * shift) if between and pays and costs else None,
                 colour=COLOURS[number % len(COLOURS)],
@@ -159,8 +140,8 @@ def _series(result: Crossover) -> list[_Series]:
 
 
 def _title(result: Crossover) -> str:
-    workloads = list(dict.fromkeys(_short(arm.workload) for arm in result.results))
-    over = f"over {_short(result.baseline)}" if result.baseline else "(no baseline)"
+    workloads = list(dict.fromkeys(short(arm.workload) for arm in result.results))
+    over = f"over {short(result.baseline)}" if result.baseline else "(no baseline)"
     return f"Speedup {over}" + (f" on {', '.join(workloads)}" if workloads else "")
 
 
@@ -186,7 +167,7 @@ def _footnote(result: Crossover, series: Sequence[_Series], width: int) -> list[
             bar_tells = level.low is not None and level.high is not None and level.low <= 1 <= level.high
             if level.speedup is None or (level.verdict == "inconclusive" and not bar_tells):
                 what = "No speedup" if level.speedup is None else "No verdict"
-                unsaid.setdefault((what, _short(arm.arm), one_line(level.reason)), []).append(level.concurrency)
+                unsaid.setdefault((what, short(arm.arm), one_line(level.reason)), []).append(level.concurrency)
     for (what, name, reason), at in unsaid.items():
         lines += textwrap.wrap(f"{what}: {name} at {', '.join(map(str, at))} ({reason}).", width)
     return lines if len(lines) <= LONGEST_FOOTNOTE else [*lines[: LONGEST_FOOTNOTE - 1], "and further levels"]
@@ -199,29 +180,10 @@ def _scales(axes: Axes, series: Sequence[_Series], levels: Sequence[int]) -> Non
     ends = [min(max(end, least), most) for one in series for point in one.points for end in point.bar or ()]
     low, high = min([*heights, *ends]), max([*heights, *ends])
     room = max(0.2 * math.log(high / low), 0.07)
-    low, high = low * math.exp(-room * (1 if len(series) == 1 else 1.3)), high * math.exp(room)
-    inside = ([tick for tick in ticks if low < tick < high] for ticks in TICKS)
-    ticks = next((few for few in inside if len(few) <= MOST_TICKS), [1.0])
-    places = next((n for n in (1, 2) if all(math.isclose(tick, round(tick, n)) for tick in ticks)), 3)
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_yticklabels([f"{tick:.{places}f}x" for tick in ticks])
-    beside = 2 ** max(0.09 * math.log2(levels[-1] / levels[0]), 0.5)
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(levels[0] / beside, levels[-1] * beside)
-    axes.xaxis.set_major_locator(FixedLocator(levels))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([str(level) for level in levels])
-    axes.tick_params(labelsize=7.5, colors=INK, length=3, width=0.6)
-    axes.set_xlabel("concurrency (requests in flight)", size=7.5, color=INK, labelpad=3)
+    ratio_axis(axes, low * math.exp(-room * (1 if len(series) == 1 else 1.3)), high * math.exp(room))
+    concurrency_axis(axes, levels)
+    plain_axes(axes)
     axes.set_ylabel("speedup (output tokens/s)", size=7.5, color=INK, labelpad=3)
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set(color="#999999", linewidth=0.6)
-    axes.axhline(1, color=INK, linewidth=0.9, zorder=1.5)
 
 
 def _draw(axes: Axes, one: _Series, band: tuple[float, float]) -> None:
@@ -299,14 +261,3 @@ def _covered(places: Floats, taken: Floats) -> Floats:
     most = np.maximum(places[:, None, :2], taken[None, :, :2])
     area: Floats = (least - most).clip(0).prod(axis=2) @ taken[:, 4]
     return area
-
-
-def _literal(text: Text, *lines: str) -> None:
-    """Set lines that came from outside: a `$` in them is a dollar."""
-    text.set_parse_math(False)
-    text.set_text("\n".join(lines))
-
-
-def _short(name: str) -> str:
-    clean = one_line(name)
-    return clean if len(clean) <= LONGEST_NAME else clean[: LONGEST_NAME - 1] + "…"

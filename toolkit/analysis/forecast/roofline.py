@@ -15,7 +15,7 @@ Source of the method: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 200
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.analysis.cost import Seconds, StepCost
+from toolkit.analysis.forecast.cost import Seconds, StepCost
 from toolkit.launch.machines import Machine
 from toolkit.launch.model_size import ModelSize
 
@@ -53,14 +53,14 @@ class Roofline:
         """See `StepCost`."""
         return self._pass(self.draft_size, tokens, held).seconds if self.draft_size else 0.0
 
-    def fits(self, held_per_request: float) -> float | None:
+    def fits(self, held_per_request: float, drafting: bool) -> float | None:
         """See `StepCost`: the memory that weights leave, shared by the KV of target and draft.
 
         An upper bound: activations and graphs take room too. 0 when the weights alone do not fit.
         """
         if held_per_request <= 0:
             return None
-        sizes = [self.size, *([self.draft_size] if self.draft_size else [])]
+        sizes = [self.size, *([self.draft_size] if self.draft_size and drafting else [])]
         room = self.machine.memory_gib * 2**30 * self.machine.memory_fraction - sum(size.weight_bytes for size in sizes)
         return max(0.0, room) / (held_per_request * sum(size.kv_bytes_per_token for size in sizes))
 

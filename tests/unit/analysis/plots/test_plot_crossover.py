@@ -12,6 +12,7 @@ from PIL import Image
 
 from toolkit.analysis.crossover import ArmResult, Crossover, Level, crossover, verdict_of
 from toolkit.analysis.plots import crossover_figure, plot_crossover
+from toolkit.analysis.plots.style import NARROW
 from toolkit.analysis.run import Run
 from toolkit.errors import InputError
 
@@ -193,3 +194,13 @@ def test_a_dollar_is_a_dollar(tmp_path: Path) -> None:
 
 def test_control_characters_are_left_out() -> None:
     assert "\x1b" not in words(crossover_figure(one_arm(level(1, 1.5), arm="\x1b[31mred\x1b[0m")))
+
+
+def test_synthetic_acceptance_is_said_in_the_picture() -> None:
+    result = Crossover("base", [ArmResult("arm", "chat", [level(1, 1.5)], synthetic=True)])
+    assert "arm: synthetic acceptance: for sizing only" in words(crossover_figure(result, ""))
+
+
+def test_labels_of_a_phone_wide_figure_do_not_overlap() -> None:
+    boxes = [label.get_window_extent() for label in labels(crossover_figure(TYPICAL, "", width=NARROW))]
+    assert not [1 for a, b in combinations(boxes, 2) if a.overlaps(b)]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.analysis.cost import StepCost
-from toolkit.analysis.roofline import IN_FLIGHT, Roofline, step_curve
+from toolkit.analysis.forecast.cost import StepCost
+from toolkit.analysis.forecast.roofline import IN_FLIGHT, Roofline, step_curve
 from toolkit.launch.machines import Compute, Machine, load_machine, shipped_machines
 from toolkit.launch.model_size import ModelSize, model_size
 
@@ -122,18 +122,23 @@ class TestDraft:
 
 class TestFits:
     def test_the_room_beside_the_weights_over_the_kv_of_a_request(self) -> None:
-        assert round_numbers().fits(1000) == pytest.approx((2 * 2**30 - 10**9) / 1000)
+        assert round_numbers().fits(1000, drafting=True) == pytest.approx((2 * 2**30 - 10**9) / 1000)
 
     def test_a_draft_takes_its_weights_and_its_kv_from_the_same_pool(self) -> None:
         cost = round_numbers()
         small = replace(cost.size, weight_bytes=10**8, kv_bytes_per_token=3)
-        assert replace(cost, draft_size=small).fits(1000) == pytest.approx((2 * 2**30 - 11 * 10**8) / 4000)
+        both = replace(cost, draft_size=small)
+        assert both.fits(1000, drafting=True) == pytest.approx((2 * 2**30 - 11 * 10**8) / 4000)
+
+    def test_without_drafting_the_draft_takes_no_room(self) -> None:
+        both = replace(round_numbers(), draft_size=round_numbers().size)
+        assert both.fits(1000, drafting=False) == round_numbers().fits(1000, drafting=True)
 
     def test_weights_that_do_not_fit_leave_no_room(self) -> None:
-        assert round_numbers(memory_gib=0.5).fits(1000) == 0
+        assert round_numbers(memory_gib=0.5).fits(1000, drafting=True) == 0
 
     def test_requests_that_hold_nothing_have_no_limit_to_state(self) -> None:
-        assert round_numbers().fits(0) is None
+        assert round_numbers().fits(0, drafting=True) is None
 
 
 class TestCurve:
@@ -171,4 +176,4 @@ def test_more_tokens_and_more_context_never_take_less_time(
 @given(held=st.floats(1, 1e5), more=st.floats(0, 1e5))
 def test_longer_requests_never_fit_in_greater_number(held: float, more: float) -> None:
     cost = spark(draft=LLAMA_1B)
-    assert (cost.fits(held + more) or 0) <= (cost.fits(held) or 0)
+    assert (cost.fits(held + more, drafting=True) or 0) <= (cost.fits(held, drafting=True) or 0)

@@ -1,0 +1,130 @@
+"""`toolkit plan`: predictions for a machine nobody measured, and for one that verify-cost did."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from typer.testing import CliRunner
+
+from toolkit.analysis.forecast.cost import Curve, Drafting, MeasuredCost, Point
+from toolkit.analysis.forecast.plan import Plan, PlanAsk, of_profile, plan
+from toolkit.cli import app
+from toolkit.errors import InputError
+
+TARGET, DRAFT = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
+SPARK = PlanAsk(hardware="spark", target=TARGET, draft=DRAFT)
+
+
+def curve(fixed: float, per_token: float) -> Curve:
+    points = [Point(tokens=t, seconds=fixed + per_token * t, low=0, high=0, repeats=5) for t in (1, 64, 512)]
+    return Curve(points=points, context=0)
+
+
+COST = MeasuredCost(
+    created="2026-11-30T00:00:00+00:00", name="lab-baseline", model="lab", hardware={}, overhead=0.0,
+    plain=curve(0.05, 0.0006),
+    drafting=[
+        Drafting(name="d", method="draft_model", draft="s", num_speculative_tokens=2, curve=curve(0.06, 0.0008))
+    ],
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spark() -> Plan:
+    return plan(SPARK)
+
+
+def speedups(found: Plan, concurrency: int) -> list[float]:
+    return [point.speedup for point in found.points if point.concurrency == concurrency]
+
+
+class TestSpark:
+    def test_every_concurrency_has_every_k(self, spark: Plan) -> None:
+        assert [(p.concurrency, p.k) for p in spark.points] == [(n, k) for n in (1, 4, 16, 64) for k in (1, 2, 4, 8)]
+
+    def test_every_point_names_what_binds(self, spark: Plan) -> None:
+        assert all(point.limit for point in spark.points)
+
+    def test_at_one_request_weights_bind_and_at_the_far_corner_compute(self, spark: Plan) -> None:
+        assert (spark.points[0].limit, spark.points[-1].limit) == ("memory bandwidth: weights", "compute")
+
+    def test_speculation_pays_less_under_load(self, spark: Plan) -> None:
+        longest = [speedups(spark, n)[-1] for n in (1, 4, 16, 64)]
+        assert longest == sorted(longest, reverse=True)
+
+    def test_one_request_without_a_draft_stays_below_the_ceiling_of_the_bandwidth(self, spark: Plan) -> None:
+        """spark.md: 273 GB/s over 16 GB of weights, 17 tok/s."""
+        assert 10 < spark.plain[0][1] < 17
+
+    def test_the_break_even_acceptance_breaks_even(self, spark: Plan) -> None:
+        for point in spark.points[::5]:
+            assert point.break_even_alpha is not None
+            again = plan(
+                PlanAsk(
+                    hardware="spark", target=TARGET, draft=DRAFT, alpha=point.break_even_alpha,
+                    ks=[point.k], levels=[point.concurrency],
+                )
+            )  # fmt: skip
+            assert again.points[0].speedup == pytest.approx(1, abs=1e-6)
+
+    def test_a_draft_that_never_hits_leaves_speculation_off(self) -> None:
+        found = plan(PlanAsk(hardware="spark", target=TARGET, draft=DRAFT, alpha=0.0))
+        assert found.as_json()["best_k"] == {"1": 0, "4": 0, "16": 0, "64": 0}
+
+    def test_json_says_that_it_is_a_prediction(self, spark: Plan) -> None:
+        assert json.loads(json.dumps(spark.as_json(), allow_nan=False))["prediction"] is True
+
+    def test_a_profile_brings_target_draft_and_memory(self) -> None:
+        found = of_profile(PlanAsk(hardware="spark"), "draft-1b")
+        assert (found.target, found.draft, found.method, found.memory_fraction) == (TARGET, DRAFT, "draft_model", 0.6)
+
+
+class TestCalibrated:
+    def test_costs_are_those_that_were_measured(self) -> None:
+        found = plan(PlanAsk(calibrate=COST, draft="s", alpha=0.7))
+        assert (found.c, found.source) == (
+            pytest.approx(0.0102 / 2 / 0.0506),
+            "verify-cost on lab-baseline, 2026-11-30",
+        )
+
+    def test_a_draft_that_was_not_measured_is_refused_with_what_was(self) -> None:
+        with pytest.raises(InputError, match="measured: draft_model s"):
+            plan(PlanAsk(calibrate=COST, draft="other"))
+
+    def test_a_lookup_is_said_to_draft_where_it_finds_something(self) -> None:
+        assert "only where it finds a match" in plan(PlanAsk(calibrate=COST)).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (PlanAsk(), "--hardware"),
+        (PlanAsk(hardware="spark"), "--target"),
+        (PlanAsk(hardware="sprak", target=TARGET), "spark"),
+        (PlanAsk(hardware="spark", target="no/such"), "config.json"),
+        (PlanAsk(hardware="spark", target=TARGET, ks=[0]), "--k"),
+        (PlanAsk(hardware="spark", target=TARGET, levels=[]), "--concurrency"),
+        (PlanAsk(hardware="spark", target=TARGET, alpha=1.5), "--alpha"),
+        (PlanAsk(hardware="spark", target=TARGET, answer_tokens=0), "--answer-tokens"),
+        (PlanAsk(hardware="rtx-4090", target=TARGET, memory_fraction=0.5), "do not fit"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(ask: PlanAsk, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        plan(ask)
+
+
+def run(arguments: Sequence[str]) -> str:
+    done = CliRunner().invoke(app, ["plan", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+class TestCommand:
+    arguments = ("--hardware", "spark", "--target", TARGET, "--draft", DRAFT)
+
+    def test_the_line_of_the_readme_prints_a_grid_with_what_binds(self) -> None:
+        assert "memory bandwidth: weights" in run(self.arguments)
+
+    def test_json_is_all_there_is_on_stdout(self) -> None:
+        assert json.loads(run([*self.arguments, "--json"]))["schema"] == 1

@@ -1,0 +1,73 @@
+"""The sweep command that a Run names parses back to what was asked."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.analysis.report.provenance import again, sweep_command
+from toolkit.analysis.run import Run, WorkloadInfo
+
+MakeRun = Callable[..., Run]
+PAIRS = [(150.0, 100.0)] * 6
+
+
+@pytest.fixture
+def command(make_run: MakeRun, tmp_path: Path) -> Callable[..., list[str]]:
+    def made(rates: Any = None, **options: Any) -> list[str]:
+        return sweep_command(make_run(tmp_path / "run", rates or {("a", 1): PAIRS, ("a", 4): PAIRS}, **options))
+
+    return made
+
+
+def value(words: list[str], flag: str) -> str | None:
+    return words[words.index(flag) + 1] if flag in words else None
+
+
+def test_profiles_and_baseline(command: Callable[..., list[str]]) -> None:
+    words = command({("a", 1): PAIRS, ("b", 1): PAIRS})
+    assert words[:8] == ["toolkit", "sweep", "--profile", "a", "--profile", "b", "--baseline", "lab-baseline"]
+
+
+def test_the_same_profile_on_both_sides(command: Callable[..., list[str]]) -> None:
+    assert value(command(baseline="a-again"), "--baseline") == "a"
+
+
+def test_running_servers(command: Callable[..., list[str]]) -> None:
+    here = {"argv": None, "base_url": "http://one:8000/v1"}
+    words = command(arm=here, baseline_arm={**here, "base_url": "http://two:8000/v1"})
+    assert (value(words, "--base-url"), value(words, "--baseline-url")) == ("http://one:8000/v1", "http://two:8000/v1")
+    assert "--profile" not in words
+
+
+def test_levels_rounds_sampling_and_seed(command: Callable[..., list[str]]) -> None:
+    words = command(sampling={"max_tokens": 48, "temperature": 0.0, "ignore_eos": True})
+    flags = ("--concurrency", "--rounds", "--max-tokens", "--temperature", "--seed")
+    assert [value(words, flag) for flag in flags] == ["1,4", "6", "48", "0.0", "0"]
+    assert "--ignore-eos" in words
+
+
+def test_a_budget_stands_for_the_rounds(command: Callable[..., list[str]]) -> None:
+    words = command(budget_seconds=480.0, rounds=None)
+    assert (value(words, "--budget"), value(words, "--rounds")) == ("8", None)
+
+
+@pytest.mark.parametrize(("requests", "said"), [({1: 8, 4: 16}, None), ({1: 32, 4: 32}, "32")], ids=["default", "own"])
+def test_requests_are_said_when_they_are_not_the_default(
+    command: Callable[..., list[str]], requests: dict[int, int], said: str | None
+) -> None:
+    assert value(command(requests=requests), "--requests") == said
+
+
+def test_a_workload_of_a_file(make_run: MakeRun, tmp_path: Path) -> None:
+    work = WorkloadInfo(name="w", digest="d" * 64, seed=0, size=20)
+    run = make_run(tmp_path / "run", {("a", 1): PAIRS})
+    run.info.workload = work
+    assert value(sweep_command(run), "--workload") == "w.jsonl"
+    assert any("d" * 64 in remark for remark in again(run).remarks)
+
+
+def test_words_are_quoted_for_a_shell(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("a", 1): PAIRS}, change="K=4; rm -rf /")
+    assert "'K=4; rm -rf /'" in again(run).commands[0]

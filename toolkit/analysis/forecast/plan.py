@@ -1,0 +1,231 @@
+"""What to expect before trying: the speedup for K x concurrency on a machine, with what binds at each point."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from toolkit import theory
+from toolkit.analysis.acceptance import by_position
+from toolkit.analysis.forecast.cost import LOOKUPS, MeasuredCost, StepCost
+from toolkit.analysis.forecast.predict import NONE, Drafts, Load, speedup, throughput
+from toolkit.analysis.forecast.roofline import IN_FLIGHT, Roofline, step_curve
+from toolkit.analysis.run import Run
+from toolkit.errors import InputError
+from toolkit.launch.machines import load_machine
+from toolkit.launch.model_size import model_size
+from toolkit.launch.profile import load_profile
+
+ALPHA = 0.7  # where nothing is known of the draft: between the 0.5 of free text and the 0.8 of code
+MOST_K = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAsk:
+    """What `toolkit plan` is asked. Either `hardware` with `target`, or `calibrate`."""
+
+    hardware: str | None = None
+    target: str | None = None
+    draft: str | None = None
+    method: str | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    memory_fraction: float | None = None
+    calibrate: MeasuredCost | None = None
+    acceptance: Run | None = None
+    alpha: float | None = None
+    ks: Sequence[int] = (1, 2, 4, 8)
+    levels: Sequence[int] = (1, 4, 16, 64)
+    prompt_tokens: int = 512
+    answer_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPoint:
+    """One K at one concurrency, predicted. `break_even_alpha` gives a speedup of 1, None when no acceptance does."""
+
+    concurrency: int
+    k: int
+    speedup: float
+    tokens_per_second: float
+    limit: str
+    break_even_alpha: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A prediction, and everything that was assumed for it."""
+
+    source: str
+    target: str
+    method: str
+    draft: str | None
+    c: float
+    acceptance: str
+    prompt_tokens: int
+    answer_tokens: int
+    curve: list[tuple[int, float, str]]
+    """(tokens in flight, seconds of a target pass, what binds it), at the first level's context."""
+    plain: list[tuple[int, float]]
+    """(concurrency, output tokens/s without speculation)."""
+    points: list[PlanPoint]
+    notes: list[str]
+
+    def best(self, concurrency: int) -> PlanPoint | None:
+        """The K with the highest predicted speedup, None where none is above 1."""
+        here = [point for point in self.points if point.concurrency == concurrency and point.speedup > 1]
+        return max(here, key=lambda point: (point.speedup, -point.k), default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of `toolkit plan --json`."""
+        return {
+            "schema": 1,
+            "prediction": True,
+            **{name: getattr(self, name) for name in ("source", "target", "method", "draft", "c", "acceptance")},
+            "prompt_tokens": self.prompt_tokens,
+            "answer_tokens": self.answer_tokens,
+            "curve": [{"tokens": t, "seconds": s, "limit": limit} for t, s, limit in self.curve],
+            "plain": [{"concurrency": n, "tokens_per_second": rate} for n, rate in self.plain],
+            "points": [asdict(point) for point in self.points],
+            "best_k": {str(n): (best.k if (best := self.best(n)) else 0) for n, _ in self.plain},
+            "notes": self.notes,
+        }
+
+
+def plan(ask: PlanAsk) -> Plan:
+    """Predict. Raises InputError for an ask that cannot be met: an unknown machine or model, a K without acceptance."""
+    _check(ask)
+    method = ask.method or ("draft_model" if ask.draft else "ngram")
+    cost, target, share = _cost(ask, method)
+    notes = []
+    if method in LOOKUPS:
+        notes.append("a lookup drafts only where it finds a match; this is as if it always did")
+    drafts, said, most = _acceptance(ask)
+    left_out = [k for k in ask.ks if most is not None and k > most]
+    if left_out:
+        notes.append(f"K = {', '.join(map(str, left_out))} left out: acceptance was measured up to position {most}")
+    ks = [k for k in ask.ks if k not in left_out]
+    loads = [Load(n, ask.prompt_tokens, ask.answer_tokens) for n in sorted(ask.levels)]
+    fits = cost.fits(loads[0].held_per_request, drafting=True)
+    if fits is not None and fits < 1:
+        raise InputError(f"{target}: weights and one request do not fit into the memory of this machine.")
+    points = [_point(cost, load, drafts(k), k) for load in loads for k in ks]
+    return Plan(
+        source=cost.source,
+        target=target,
+        method=method,
+        draft=ask.draft,
+        c=share,
+        acceptance=said,
+        prompt_tokens=ask.prompt_tokens,
+        answer_tokens=ask.answer_tokens,
+        curve=[(tokens, s.seconds, s.limit) for tokens, s in step_curve(cost, 0, IN_FLIGHT)],
+        plain=[(load.concurrency, throughput(cost, load, NONE)[0]) for load in loads],
+        points=points,
+        notes=notes,
+    )
+
+
+def of_profile(ask: PlanAsk, name: str) -> PlanAsk:
+    """`ask` with target, draft, method, precision and memory of a profile, unless it says them itself."""
+    profile = load_profile(name)
+    if profile.limits.tensor_parallel > 1:
+        raise InputError(f"profile {name}: it runs on {profile.limits.tensor_parallel} devices; a plan is for one.")
+    speculation = profile.speculation
+    return replace(
+        ask,
+        target=ask.target or profile.target.model,
+        draft=ask.draft or (speculation.draft if speculation else None),
+        method=ask.method or (speculation.method if speculation else None),
+        dtype=profile.target.dtype,
+        quantization=profile.target.quantization,
+        memory_fraction=profile.limits.memory_fraction,
+    )
+
+
+def _check(ask: PlanAsk) -> None:
+    if ask.calibrate is None and (ask.hardware is None or ask.target is None):
+        raise InputError("a plan needs --hardware with --target (or --profile), or --calibrate with a verify-cost run.")
+    if not ask.ks or any(not 1 <= k <= MOST_K for k in ask.ks):
+        raise InputError(f"--k: whole numbers from 1 to {MOST_K} with commas between them, like 1,2,4,8.")
+    if not ask.levels or any(n < 1 for n in ask.levels):
+        raise InputError("--concurrency: whole numbers from 1, like 1,4,16,64.")
+    if ask.alpha is not None and not 0 <= ask.alpha <= 1:
+        raise InputError(f"--alpha {ask.alpha:g}: a probability, from 0 to 1.")
+    if ask.prompt_tokens < 0 or ask.answer_tokens < 1:
+        raise InputError("--prompt-tokens: 0 or more; --answer-tokens: 1 or more.")
+
+
+def _cost(ask: PlanAsk, method: str) -> tuple[StepCost, str, float]:
+    """What passes cost, the target's name, and c."""
+    if ask.calibrate is not None:
+        step = ask.calibrate.step_cost(method, ask.draft)
+        if step is None:
+            measured = ", ".join(f"{one.method} {one.draft or ''}".strip() for one in ask.calibrate.drafting) or "none"
+            raise InputError(
+                f"--calibrate: the cost of drafting with {method} {ask.draft or ''} was not measured there "
+                f"(measured: {measured}). Run `toolkit verify-cost` with its profile."
+            )
+        return step, ask.calibrate.model, step.c if step.drafting else 0.0
+    assert ask.hardware is not None
+    assert ask.target is not None
+    machine = load_machine(ask.hardware)
+    if ask.memory_fraction is not None:
+        machine = machine.model_copy(update={"memory_fraction": ask.memory_fraction})
+    draft = model_size(ask.draft, ask.dtype) if ask.draft else None
+    roofline = Roofline(machine, model_size(ask.target, ask.dtype, ask.quantization), draft)
+    return roofline, ask.target, roofline.c or 0.0
+
+
+def _acceptance(ask: PlanAsk) -> tuple[Callable[[int], Drafts], str, int | None]:
+    """Drafts for a K, where its acceptance comes from, and the largest K it is known for."""
+    answer = ask.answer_tokens
+    if ask.acceptance is None:
+        alpha = ALPHA if ask.alpha is None else ask.alpha
+        said = f"alpha {alpha:g}" + (" assumed" if ask.alpha is None else "")
+        return lambda k: drafts_of(theory.expected_tokens(alpha, k), k, answer), said, None
+    arm = ask.acceptance.info.arms[0].name
+    given = []
+    for position in by_position(ask.acceptance, arm):
+        if position.given is None:
+            break
+        given.append(position.given)
+    if not given:
+        raise InputError(f"{ask.acceptance.folder}: acceptance by position is unavailable for {arm}; give --alpha.")
+    return (
+        lambda k: drafts_of(theory.expected_tokens_by_position(given[:k]), k, answer),
+        f"by position, as {arm} had it in {ask.acceptance.folder.name}",
+        len(given),
+    )
+
+
+def drafts_of(tokens: float, k: int, answer_tokens: float) -> Drafts:
+    """What drafts of K tokens bring when a drafted pass gives `tokens` on average. The prefill is a pass too."""
+    passes = 1 + (answer_tokens - 1) / tokens
+    return Drafts(answer_tokens / passes, k * (passes - 1) / passes, k)
+
+
+def _point(cost: StepCost, load: Load, drafts: Drafts, k: int) -> PlanPoint:
+    ratio, limit = speedup(cost, load, drafts)
+
+    def at(alpha: float) -> float:
+        return speedup(cost, load, drafts_of(theory.expected_tokens(alpha, k), k, load.answer_tokens))[0]
+
+    return PlanPoint(
+        concurrency=load.concurrency,
+        k=k,
+        speedup=ratio,
+        tokens_per_second=throughput(cost, load, drafts)[0],
+        limit=limit,
+        break_even_alpha=_break_even(at),
+    )
+
+
+def _break_even(ratio: Callable[[float], float]) -> float | None:
+    """The smallest alpha at which `ratio`, which rises with it, reaches 1; None when it never does."""
+    if ratio(1.0) < 1:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if ratio(middle) >= 1 else (middle, high)
+    return high
