@@ -55,6 +55,7 @@ class Ask:
     precision: str | None = None
     change: str | None = None
     changes: Sequence[str] = ()
+    part_of: Sequence[str] = ()
     run: Path | None = None
     runs: Path = field(default_factory=lambda: Path("runs"))
 

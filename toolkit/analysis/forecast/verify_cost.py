@@ -77,10 +77,12 @@ def verify_cost(ask: CostAsk, progress: Progress) -> Path:
     folder = _folder(ask, plain.name)
     arms = [plain, *drafting]
     readings: list[Reading] = []
+    model = ""
     resident = can_stay_resident(arms)
     with Live(arms, resident) as live, _appending(folder / "readings.jsonl") as write:
         for group in [arms] if resident else [[arm] for arm in arms]:
             probes = [_Probe(arm.name, live.endpoint(arm, progress.stage)) for arm in group]
+            model = model or probes[0].model
             for done in range(ask.repeats):
                 for probe in probes:
                     progress.stage(f"{probe.name}: passes over {TOKENS[0]} to {TOKENS[-1]} new tokens")
@@ -89,7 +91,6 @@ def verify_cost(ask: CostAsk, progress: Progress) -> Path:
                         readings.append(reading)
                 progress.cells(done + 1, ask.repeats, None)
         kv_tokens = live.counters[plain.name].kv_tokens if plain.name in live.counters else None
-        model = live.endpoint(plain, progress.stage).model
     cost = cost_of(readings, plain.name, [_drafting(arm, live) for arm in drafting]).model_copy(
         update={"model": model, "kv_tokens": kv_tokens, "hardware": hardware() if ask.profiles else {}}
     )
@@ -162,6 +163,11 @@ class _Probe:
         length = int(dict(endpoint.facts).get("max_model_len", 4 * SHORT))
         self._prompts = [self._ids(size) for size in (min(SHORT, length // 4), min(LONG, length * 3 // 4))]
         self._room = length
+
+    @property
+    def model(self) -> str:
+        """The name by which the server knows its model."""
+        return self._endpoint.model
 
     def round(self, first: bool) -> Iterator[Reading]:
         """Every point once, the contexts warm. The first round caches the prompts and is preceded by a warm-up."""

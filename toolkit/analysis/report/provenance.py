@@ -27,16 +27,14 @@ def again(run: Run) -> Section:
     """The exact commands, as far as a Run knows them."""
     info = run.info
     remarks = []
-    if any(arm.argv is not None for arm in info.arms):
-        remarks.append("Changes made with --set are not in the command: the command lines above hold what ran.")
     if info.workload.size is not None:
         remarks.append(f"The workload is a file of {info.workload.size} prompts with SHA-256 {info.workload.digest}.")
     if any(arm.base_url for arm in info.arms):
         remarks.append("A key of a server goes into --api-key-env; it is not written down.")
-    commands = [sweep_command(run), *(["toolkit", verb, str(run.folder)] for verb in ("crossover", "report"))]
+    commands = [info.part_of or sweep_command(run), *(["toolkit", verb, str(run.folder)] for verb in ("crossover", "report"))]
     return Section(
         "How to measure it again",
-        texts=[f"With toolkit {info.toolkit_version}. Given the same Run directory, the sweep adds what is missing."],
+        texts=[f"With toolkit {info.toolkit_version}. Given the same Run directory, it adds what is missing."],
         remarks=remarks,
         commands=[[shlex.quote(word) for word in words] for words in commands],
     )
@@ -59,6 +57,7 @@ def sweep_command(run: Run) -> list[str]:
     for flag, name in (("--max-tokens", "max_tokens"), ("--temperature", "temperature")):
         if name in info.sampling:
             parts += [flag, str(info.sampling[name])]
+    parts += [word for change in info.changes for word in ("--set", change)]
     parts += ["--ignore-eos"] if info.sampling.get("ignore_eos") else []
     parts += ["--seed", str(info.workload.seed)] if not file else []
     for flag, text in (("--target", info.target), ("--change", info.change)):

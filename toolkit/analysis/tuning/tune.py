@@ -175,10 +175,21 @@ class _Measure:
                 max_tokens=self.ask.max_tokens,
                 seed=seed,
                 run=self.folder / name,
+                part_of=_command(self.ask, self.info, self.folder),
             ),
             self.progress,
             drop,
         )
+
+
+def _command(ask: TuneAsk, info: TuneInfo, folder: Path) -> list[str]:
+    """The command line that measures this again."""
+    words = ["toolkit", "tune", "--profile", ask.profile, "--k", ",".join(map(str, [0, *info.ks]))]
+    words += ["--concurrency", ",".join(map(str, info.levels)), "--workload", info.workload]
+    words += ["--rounds", str(info.rounds)]
+    for flag, value in (("--requests", info.requests), ("--max-tokens", info.max_tokens)):
+        words += [flag, str(value)] if value is not None else []
+    return [*words, *(word for change in info.changes for word in ("--set", change)), "--run", str(folder)]
 
 
 def _telling(progress: Progress) -> Callable[[Run, int], frozenset[tuple[str, int]]]:

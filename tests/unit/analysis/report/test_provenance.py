@@ -60,6 +60,16 @@ def test_requests_are_said_when_they_are_not_the_default(
     assert value(command(requests=requests), "--requests") == said
 
 
+def test_what_set_changed_is_in_the_command(command: Callable[..., list[str]]) -> None:
+    assert value(command(changes=["limits.kv_cache_gib=1"]), "--set") == "limits.kv_cache_gib=1"
+
+
+def test_a_part_of_a_tuning_is_measured_again_by_the_tuning(make_run: MakeRun, tmp_path: Path) -> None:
+    words = ["toolkit", "tune", "--profile", "a"]
+    run = make_run(tmp_path / "run", {("a-k4", 1): PAIRS}, part_of=words)
+    assert again(run).commands[0] == words
+
+
 def test_a_workload_of_a_file(make_run: MakeRun, tmp_path: Path) -> None:
     work = WorkloadInfo(name="w", digest="d" * 64, seed=0, size=20)
     run = make_run(tmp_path / "run", {("a", 1): PAIRS})
