@@ -141,7 +141,7 @@ class MeasuredCost(BaseModel):
     drafting: list[Drafting] = Field(default_factory=list)
     kv_tokens: float | None = None
     overhead: float = Field(description="seconds of a request that are no pass: taken off every reading")
-    notes: list[str] = Field(default_factory=list)
+    source: str | None = Field(None, description="where it comes from, when not from verify-cost")
 
     def shares(self) -> list[tuple[Drafting, float]]:
         """Every engine that drafts, with its c."""
@@ -156,7 +156,8 @@ class MeasuredCost(BaseModel):
         found = next((one for one in self.drafting if (one.method, one.draft) == (method, draft)), None)
         if found is None and method not in LOOKUPS:
             return None
-        return MeasuredStep(f"verify-cost on {self.name}, {self.created[:10]}", self.plain, found, self.kv_tokens)
+        source = self.source or f"verify-cost on {self.name}, {self.created[:10]}"
+        return MeasuredStep(source, self.plain, found, self.kv_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from toolkit import __version__
 from toolkit.analysis.crossover import Crossover, crossover
 from toolkit.analysis.forecast.cost import FILE, MeasuredCost, read_cost
+from toolkit.analysis.forecast.own_cost import own_cost
 from toolkit.analysis.report import provenance
 from toolkit.analysis.report.acceptance import acceptance
 from toolkit.analysis.report.answer import answer, by_workload
@@ -24,6 +25,8 @@ LARGEST = 2_000_000  # bytes
 
 def report(runs: Sequence[Run], path: Path, cost: MeasuredCost | None = None) -> None:
     """Write the report of `runs` to `path`. `cost` serves the plan of every Run that has no cost.json of its own.
+
+    Without either, the iterations of its baseline do.
 
     Raises InputError: a Run without finished cells or not whole, a page over LARGEST, a disk that refuses.
     """
@@ -61,8 +64,8 @@ def _sections(run: Run, result: Crossover, name: str, heading: str, cost: Measur
             found.append(why(one, where, remark))
             found.append(acceptance(run, one, where, remark))
             found.append(latency(run, one.arm, where, remark))
-    own = (run.folder / FILE).exists()
-    found.append(plan(run, read_cost(run.folder) if own else cost))
+    kept = read_cost(run.folder) if (run.folder / FILE).exists() else cost
+    found.append(plan(run, kept or own_cost(run)))
     return [*found, *provenance.measured(run), provenance.again(run)]
 
 

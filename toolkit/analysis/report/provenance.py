@@ -31,7 +31,10 @@ def again(run: Run) -> Section:
         remarks.append(f"The workload is a file of {info.workload.size} prompts with SHA-256 {info.workload.digest}.")
     if any(arm.base_url for arm in info.arms):
         remarks.append("A key of a server goes into --api-key-env; it is not written down.")
-    commands = [info.part_of or sweep_command(run), *(["toolkit", verb, str(run.folder)] for verb in ("crossover", "report"))]
+    commands = [
+        info.part_of or sweep_command(run),
+        *(["toolkit", verb, str(run.folder)] for verb in ("crossover", "report")),
+    ]
     return Section(
         "How to measure it again",
         texts=[f"With toolkit {info.toolkit_version}. Given the same Run directory, it adds what is missing."],

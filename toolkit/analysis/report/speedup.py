@@ -172,8 +172,8 @@ def _elsewhere(run: Run, cost: MeasuredCost | None) -> list[str]:
 def _no_plan(cost: MeasuredCost | None) -> str:
     if cost is None:
         return (
-            "No cost of a pass is known for this Run: toolkit verify-cost measures it on the machine, and --cost names "
-            "what it wrote."
+            "Nothing says what a pass costs: this Run has no baseline at two levels whose engine counts its "
+            "iterations. toolkit verify-cost measures it on the machine, and --cost names what it wrote."
         )
     return (
         f"The cost measured on {cost.name} does not cover these arms: their drafting was not measured, or their tokens "
