@@ -10,15 +10,20 @@ import sys
 from pathlib import Path
 
 from toolkit.analysis.crossover import crossover
+from toolkit.analysis.forecast.cost import read_cost
+from toolkit.analysis.forecast.predict import predictions
 from toolkit.analysis.levels import level_stats
 from toolkit.analysis.plots import plot_crossover
 from toolkit.analysis.run import Run
+from toolkit.analysis.tuning.result import in_words
+from toolkit.analysis.tuning.runs import tuning_of
 from toolkit.terminal import speedup_text
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "tests" / "data" / "runs"
 MEASURED = ROOT / "runs"
-MARKS = ("<!-- table: kept equal to the committed run by a test -->\n", "<!-- /table -->")
+FASTER = {"pays": "faster", "costs": "slower", "inconclusive": "no difference seen"}
+CLOSE = 0.15  # of the measured speedup
 TARGET = ("--target", "SmolLM2-135M, lab")
 NGRAM, BOTH = ("--profile", "lab-ngram"), ("--profile", "lab-ngram", "--profile", "lab-draft")
 BASELINE = ("--baseline", "lab-baseline")
@@ -48,8 +53,14 @@ COMMANDS = {
 }
 
 
-def table(run: Run) -> str:
-    """The README's table of a run with one arm, as Markdown."""
+def marks(name: str) -> tuple[str, str]:
+    """What stands before and after a block of the README that is written here."""
+    return f"<!-- {name}: kept equal to the committed run by a test -->\n", f"<!-- /{name} -->"
+
+
+def table() -> str:
+    """The README's table, as Markdown."""
+    run = Run(KEPT / "lab-copy-code")
     stats = {(s.side, s.concurrency): s for s in level_stats(run)}
     rows = ["| concurrency | tok/s | without | speedup, 95 % interval | verdict | tokens per pass | accepted |"]
     rows += ["|--:|--:|--:|---|---|--:|--:|"]
@@ -61,6 +72,43 @@ def table(run: Run) -> str:
             f"{level.draft_acceptance_rate:.1%} |"
         )
     return "\n".join(rows) + "\n"
+
+
+def tuned() -> str:
+    """What a tuning came to: the schedule, and its throughput over both of its parents."""
+    tuning = tuning_of(KEPT / "lab-tune")
+    parent = {level.concurrency: level for level in tuning.parent or ()}
+    rows = [f"Here, for `{tuning.info.profile}`: {in_words(tuning.schedule or ())}. {tuning.reason}", ""]
+    rows += [
+        f"| concurrency | over no speculation | | over {tuning.info.profile} as shipped | |",
+        "|--:|---|---|---|---|",
+    ]
+    for level in tuning.validations[-1].levels:
+        other = parent.get(level.concurrency)
+        versus = f"{speedup_text(other)} | {FASTER[other.verdict]}" if other else "|"
+        rows.append(f"| {level.concurrency} | {speedup_text(level)} | {level.verdict} | {versus} |")
+    return "\n".join(rows) + "\n"
+
+
+def planned() -> str:
+    """Predicted beside measured, for two methods at five levels."""
+    found = predictions(Run(KEPT / "lab-two-methods"), read_cost(KEPT / "lab-cost"))
+    close = sum(abs(one.error or 0) <= CLOSE for one in found)
+    rows = [
+        f"On the lab's engine, from one verify-cost run, {close} of {len(found)} predictions came within {CLOSE:.0%} "
+        "of the measured speedup:",
+        "",
+        "| method | concurrency | predicted | measured | error | bound by |",
+        "|---|--:|--:|--:|--:|---|",
+    ]
+    rows += [
+        f"| {one.arm} | {one.concurrency} | {one.speedup:.2f}x | {one.measured:.2f}x | {one.error:+.0%} | {one.limit} |"
+        for one in found
+    ]
+    return "\n".join(rows) + "\n"
+
+
+BLOCKS = {"table": table, "tune": tuned, "plan": planned}
 
 
 def pack(source: Path, kept: Path) -> None:
@@ -80,13 +128,16 @@ def pack(source: Path, kept: Path) -> None:
 
 
 def redraw() -> None:
-    """The README's picture and table, from the packed run."""
-    run = Run(KEPT / "lab-copy-code")
+    """The README's picture and its tables, from the packed runs."""
     (ROOT / "docs").mkdir(exist_ok=True)
-    plot_crossover(crossover(run), ROOT / "docs" / "crossover.png")
+    plot_crossover(crossover(Run(KEPT / "lab-copy-code")), ROOT / "docs" / "crossover.png")
     readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(MARKS[0])
-    readme.write_text(before + MARKS[0] + table(run) + MARKS[1] + rest.partition(MARKS[1])[2])
+    text = readme.read_text()
+    for name, block in BLOCKS.items():
+        start, end = marks(name)
+        before, _, rest = text.partition(start)
+        text = before + start + block() + end + rest.partition(end)[2]
+    readme.write_text(text)
 
 
 def main(arguments: list[str]) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Method = Literal["draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"]
 NEEDS_DRAFT: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3", "medusa"})
+LOOKUPS: frozenset[str] = frozenset({"ngram", "suffix"})  # they draft from the text, without a model or a cache of it
 Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]]
 
 

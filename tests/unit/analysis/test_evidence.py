@@ -33,10 +33,11 @@ def result(run: Run) -> Crossover:
     return crossover(run)
 
 
-def test_the_readme_shows_the_committed_runs_table(evidence: ModuleType, run: Run) -> None:
-    start, end = evidence.MARKS
+@pytest.mark.parametrize("name", ["table", "tune", "plan"])
+def test_the_readme_shows_what_the_committed_runs_say(evidence: ModuleType, name: str) -> None:
+    start, end = evidence.marks(name)
     shown = (ROOT / "README.md").read_text().partition(start)[2].partition(end)[0]
-    assert shown == evidence.table(run)
+    assert shown == evidence.BLOCKS[name]()
 
 
 def test_every_level_has_six_pairs(result: Crossover) -> None:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from toolkit.analysis.records import SCHEMA
+from toolkit.engines.contract import LOOKUPS
 from toolkit.errors import InputError
 
 FILE = "cost.json"
-LOOKUPS = frozenset({"none", "ngram", "suffix"})  # methods without a model of their own
 UNKNOWN = "unknown"  # the method of a server that runs and does not tell
 FLAT = 1.25  # a step that takes up to this much longer than one of a single token is bound by what every step pays
 
@@ -125,6 +125,7 @@ class Drafting(BaseModel):
     draft: str | None = Field(None, description="the draft model or head; null for a lookup")
     num_speculative_tokens: int = Field(ge=1)
     curve: Curve
+    kv_tokens: float | None = Field(None, description="tokens that its KV cache holds, the draft's own beside them")
 
 
 class MeasuredCost(BaseModel):
@@ -154,7 +155,7 @@ class MeasuredCost(BaseModel):
         """
         method = method or UNKNOWN
         found = next((one for one in self.drafting if (one.method, one.draft) == (method, draft)), None)
-        if found is None and method not in LOOKUPS:
+        if found is None and method not in LOOKUPS | {"none"}:
             return None
         source = self.source or f"verify-cost on {self.name}, {self.created[:10]}"
         return MeasuredStep(source, self.plain, found, self.kv_tokens)
@@ -196,7 +197,9 @@ class MeasuredStep:
 
     def fits(self, held_per_request: float, drafting: bool) -> float | None:
         """See `StepCost`."""
-        return self.kv_tokens / held_per_request if self.kv_tokens and held_per_request > 0 else None
+        beside = self.drafting.kv_tokens if drafting and self.drafting else None
+        room = beside or self.kv_tokens
+        return room / held_per_request if room and held_per_request > 0 else None
 
     def _extra(self, tokens: float, held: float) -> float:
         assert self.drafting is not None

@@ -6,10 +6,11 @@ from typing import Any
 
 from toolkit import theory
 from toolkit.analysis.acceptance import by_position
-from toolkit.analysis.forecast.cost import LOOKUPS, MeasuredCost, StepCost
+from toolkit.analysis.forecast.cost import Drafting, MeasuredCost, StepCost
 from toolkit.analysis.forecast.predict import NONE, Drafts, Load, speedup, throughput
 from toolkit.analysis.forecast.roofline import IN_FLIGHT, Roofline, step_curve
-from toolkit.analysis.run import Run
+from toolkit.analysis.run import SYNTHETIC, Run
+from toolkit.engines.contract import LOOKUPS
 from toolkit.errors import InputError
 from toolkit.launch.machines import load_machine
 from toolkit.launch.model_size import model_size
@@ -64,7 +65,7 @@ class Plan:
     prompt_tokens: int
     answer_tokens: int
     curve: list[tuple[int, float, str]]
-    """(tokens in flight, seconds of a target pass, what binds it), at the first level's context."""
+    """(tokens in flight, seconds of a target pass, what binds it), no context held."""
     plain: list[tuple[int, float]]
     """(concurrency, output tokens/s without speculation)."""
     points: list[PlanPoint]
@@ -94,17 +95,18 @@ class Plan:
 def plan(ask: PlanAsk) -> Plan:
     """Predict. Raises InputError for an ask that cannot be met: an unknown machine or model, a K without acceptance."""
     _check(ask)
-    method = ask.method or ("draft_model" if ask.draft else "ngram")
-    cost, target, share = _cost(ask, method)
+    method, draft = _drafting(ask)
+    cost, target, share = _cost(ask, method, draft)
     notes = []
-    if method in LOOKUPS:
+    if method in LOOKUPS and ask.acceptance is None:
         notes.append("a lookup drafts only where it finds a match; this is as if it always did")
-    drafts, said, most = _acceptance(ask)
-    left_out = [k for k in ask.ks if most is not None and k > most]
-    if left_out:
+    drafts, said, most = _acceptance(ask, method, draft)
+    ks = [k for k in ask.ks if most is None or k <= most]
+    if not ks:
+        raise InputError(f"--k: acceptance was measured up to position {most}, so no K above it can be predicted.")
+    if left_out := [k for k in ask.ks if k not in ks]:
         notes.append(f"K = {', '.join(map(str, left_out))} left out: acceptance was measured up to position {most}")
-    ks = [k for k in ask.ks if k not in left_out]
-    loads = [Load(n, ask.prompt_tokens, ask.answer_tokens) for n in sorted(ask.levels)]
+    loads = [Load(n, ask.prompt_tokens, ask.answer_tokens) for n in sorted(set(ask.levels))]
     fits = cost.fits(loads[0].held_per_request, drafting=True)
     if fits is not None and fits < 1:
         raise InputError(f"{target}: weights and one request do not fit into the memory of this machine.")
@@ -113,7 +115,7 @@ def plan(ask: PlanAsk) -> Plan:
         source=cost.source,
         target=target,
         method=method,
-        draft=ask.draft,
+        draft=draft,
         c=share,
         acceptance=said,
         prompt_tokens=ask.prompt_tokens,
@@ -131,6 +133,8 @@ def of_profile(ask: PlanAsk, name: str) -> PlanAsk:
     if profile.limits.tensor_parallel > 1:
         raise InputError(f"profile {name}: it runs on {profile.limits.tensor_parallel} devices; a plan is for one.")
     speculation = profile.speculation
+    if speculation is None and ask.method is None and ask.draft is None:
+        raise InputError(f"profile {name} does not speculate: name one that does, or give --draft or --method.")
     return replace(
         ask,
         target=ask.target or profile.target.model,
@@ -149,59 +153,105 @@ def _check(ask: PlanAsk) -> None:
         raise InputError(f"--k: whole numbers from 1 to {MOST_K} with commas between them, like 1,2,4,8.")
     if not ask.levels or any(n < 1 for n in ask.levels):
         raise InputError("--concurrency: whole numbers from 1, like 1,4,16,64.")
+    if ask.alpha is not None and ask.acceptance is not None:
+        raise InputError("--alpha and --acceptance both say what is accepted: give one of them.")
     if ask.alpha is not None and not 0 <= ask.alpha <= 1:
         raise InputError(f"--alpha {ask.alpha:g}: a probability, from 0 to 1.")
     if ask.prompt_tokens < 0 or ask.answer_tokens < 1:
         raise InputError("--prompt-tokens: 0 or more; --answer-tokens: 1 or more.")
 
 
-def _cost(ask: PlanAsk, method: str) -> tuple[StepCost, str, float]:
+def _drafting(ask: PlanAsk) -> tuple[str, str | None]:
+    """Method and draft: as asked, or the one whose cost was measured."""
+    if ask.method in LOOKUPS and ask.draft:
+        raise InputError(f"--method {ask.method} takes no --draft.")
+    if ask.method is not None or ask.draft is not None:
+        return ask.method or "draft_model", ask.draft
+    measured = ask.calibrate.drafting if ask.calibrate else []
+    if len(measured) > 1:
+        raise InputError(f"--calibrate measured several ({_names(measured)}): choose with --method or --draft.")
+    return (measured[0].method, measured[0].draft) if measured else ("ngram", None)
+
+
+def _cost(ask: PlanAsk, method: str, draft: str | None) -> tuple[StepCost, str, float]:
     """What passes cost, the target's name, and c."""
     if ask.calibrate is not None:
-        step = ask.calibrate.step_cost(method, ask.draft)
-        if step is None:
-            measured = ", ".join(f"{one.method} {one.draft or ''}".strip() for one in ask.calibrate.drafting) or "none"
+        if ask.hardware is not None or ask.target not in (None, ask.calibrate.model):
+            other = ask.hardware or ask.target
             raise InputError(
-                f"--calibrate: the cost of drafting with {method} {ask.draft or ''} was not measured there "
-                f"(measured: {measured}). Run `toolkit verify-cost` with its profile."
+                f"--calibrate holds costs of {ask.calibrate.model} as measured, not of {other}: leave one of them out."
+            )
+        step = ask.calibrate.step_cost(method, draft)
+        if step is None:
+            raise InputError(
+                f"--calibrate: the cost of drafting with {method} {draft or ''} was not measured there "
+                f"(measured: {_names(ask.calibrate.drafting) or 'none'}). Run `toolkit verify-cost` with its profile."
             )
         return step, ask.calibrate.model, step.c if step.drafting else 0.0
     assert ask.hardware is not None
     assert ask.target is not None
+    if method not in LOOKUPS and draft is None:
+        raise InputError(
+            f"--method {method}: what it costs depends on its draft. Name it with --draft, or measure it with "
+            "`toolkit verify-cost` and use --calibrate."
+        )
     machine = load_machine(ask.hardware)
     if ask.memory_fraction is not None:
         machine = machine.model_copy(update={"memory_fraction": ask.memory_fraction})
-    draft = model_size(ask.draft, ask.dtype) if ask.draft else None
-    roofline = Roofline(machine, model_size(ask.target, ask.dtype, ask.quantization), draft)
+    size = model_size(draft, ask.dtype) if draft else None
+    roofline = Roofline(machine, model_size(ask.target, ask.dtype, ask.quantization), size)
     return roofline, ask.target, roofline.c or 0.0
 
 
-def _acceptance(ask: PlanAsk) -> tuple[Callable[[int], Drafts], str, int | None]:
+def _names(measured: Sequence[Drafting]) -> str:
+    return ", ".join(f"{one.method} {one.draft or ''}".strip() for one in measured)
+
+
+def _acceptance(ask: PlanAsk, method: str, draft: str | None) -> tuple[Callable[[int], Drafts], str, int | None]:
     """Drafts for a K, where its acceptance comes from, and the largest K it is known for."""
     answer = ask.answer_tokens
     if ask.acceptance is None:
         alpha = ALPHA if ask.alpha is None else ask.alpha
         said = f"alpha {alpha:g}" + (" assumed" if ask.alpha is None else "")
         return lambda k: drafts_of(theory.expected_tokens(alpha, k), k, answer), said, None
-    arm = ask.acceptance.info.arms[0].name
+    run = ask.acceptance
+    arm = next((one for one in run.info.arms if (one.method, one.draft) == (method, draft)), None)
+    if arm is None:
+        there = ", ".join(f"{one.method or 'unknown'} {one.draft or ''}".strip() for one in run.info.arms)
+        raise InputError(f"{run.folder} measured no {method} {draft or ''}: its arms are {there}.")
     given = []
-    for position in by_position(ask.acceptance, arm):
+    for position in by_position(run, arm.name):
         if position.given is None:
             break
         given.append(position.given)
-    if not given:
-        raise InputError(f"{ask.acceptance.folder}: acceptance by position is unavailable for {arm}; give --alpha.")
+    share = _drafted_share(run, arm.name)
+    if not given or share is None:
+        raise InputError(f"{run.folder}: acceptance by position is unavailable for {arm.name}; give --alpha.")
+    synthetic = f" ({SYNTHETIC})" if arm.synthetic else ""
     return (
-        lambda k: drafts_of(theory.expected_tokens_by_position(given[:k]), k, answer),
-        f"by position, as {arm} had it in {ask.acceptance.folder.name}",
+        lambda k: drafts_of(theory.expected_tokens_by_position(given[:k]), k, answer, share),
+        f"by position, as {arm.name} had it in {run.folder.name}, {share:.0%} of its passes drafted{synthetic}",
         len(given),
     )
 
 
-def drafts_of(tokens: float, k: int, answer_tokens: float) -> Drafts:
-    """What drafts of K tokens bring when a drafted pass gives `tokens` on average. The prefill is a pass too."""
-    passes = 1 + (answer_tokens - 1) / tokens
-    return Drafts(answer_tokens / passes, k * (passes - 1) / passes, k)
+def _drafted_share(run: Run, arm: str) -> float | None:
+    """Of the passes after the prefill those that carried a draft; None when passes are unknown."""
+    records = [r for r in run.requests() if (r.cell.arm, r.cell.side) == (arm, "arm") and r.error is None]
+    if not records or any(record.passes is None or record.steps is None for record in records):
+        return None
+    passes = sum(sum(record.passes or (0, 0)) / 2 - 1 for record in records)
+    return min(1.0, sum(record.steps or 0 for record in records) / passes) if passes > 0 else None
+
+
+def drafts_of(tokens: float, k: int, answer_tokens: float, share: float = 1.0) -> Drafts:
+    """What drafts of K tokens bring when a drafted pass gives `tokens` and a `share` of the passes is drafted.
+
+    The prefill is a pass too, which gives one token.
+    """
+    decoding = (answer_tokens - 1) / (1 + share * (tokens - 1))
+    passes = 1 + decoding
+    return Drafts(answer_tokens / passes, share * k * decoding / passes, k)
 
 
 def _point(cost: StepCost, load: Load, drafts: Drafts, k: int) -> PlanPoint:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from toolkit.analysis.crossover import crossover
 from toolkit.analysis.forecast.cost import MeasuredCost, Seconds, StepCost
 from toolkit.analysis.records import RequestRecord
-from toolkit.analysis.run import ArmInfo, Run
+from toolkit.analysis.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def predictions(run: Run, cost: MeasuredCost | None) -> list[Prediction]:
         for level in one.levels
     }
     found = []
-    for arm in run.info.arms:
+    for arm in (arm for arm in run.info.arms if arm.speculates is not False):
         step = cost.step_cost(arm.method, arm.draft)
         for level in sorted(run.info.levels):
             real, per_pass = measured.get((arm.name, level), (None, None))
@@ -123,16 +123,19 @@ def predictions(run: Run, cost: MeasuredCost | None) -> list[Prediction]:
                 if (record.cell.arm, record.cell.side, record.cell.concurrency) == (arm.name, "arm", level)
                 and record.error is None
             ]
-            if step is None or per_pass is None or not records:
+            if step is None or per_pass is None or not records or any(record.drafted is None for record in records):
                 continue
-            load, drafts = _seen(arm, level, per_pass, records)
+            load, drafts = _seen(level, per_pass, records)
             ratio, limit = speedup(step, load, drafts)
             found.append(Prediction(arm.name, level, drafts.k, ratio, limit, step.source, real))
     return found
 
 
-def _seen(arm: ArmInfo, level: int, per_pass: float, records: Sequence[RequestRecord]) -> tuple[Load, Drafts]:
+def _seen(level: int, per_pass: float, records: Sequence[RequestRecord]) -> tuple[Load, Drafts]:
+    """The load and the drafting of one level. K is what a drafted step carried there, under a schedule too."""
     answer = sum(record.completion_tokens or 0 for record in records) / len(records)
     prompt = sum(record.prompt_tokens or 0 for record in records) / len(records)
-    drafted = sum(record.drafted or 0 for record in records) / len(records)
-    return Load(level, prompt, answer), Drafts(per_pass, drafted * per_pass / answer, arm.num_speculative_tokens or 0)
+    drafted = sum(record.drafted or 0 for record in records)
+    steps = sum(record.steps or 0 for record in records)
+    k = round(drafted / steps) if steps else 0
+    return Load(level, prompt, answer), Drafts(per_pass, drafted / len(records) * per_pass / answer, k)

@@ -8,7 +8,8 @@ every layer and is bound by reading the KV cache, so its time adds. Its own arit
 tokens of a request does m x (heads / KV heads) operations for a byte of KV in 16 bits, at m = 9 and four heads a KV
 head 36, where machines balance at a hundred or more.
 
-For decoding and verification, not for prefill. One device: no tensor parallelism.
+A prompt's pass counts the same way; its own attention, which grows with its square, is left out. One device: no tensor
+parallelism.
 Source of the method: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 """
 

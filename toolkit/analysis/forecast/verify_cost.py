@@ -8,22 +8,19 @@ tells, reading by reading.
 
 import random
 import secrets
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 import httpx
-from pydantic import BaseModel, ConfigDict
 
 from toolkit.analysis.arms import Arm, Live, can_stay_resident
 from toolkit.analysis.ask import Ask, arms_of
 from toolkit.analysis.endpoint import Endpoint
-from toolkit.analysis.forecast.cost import FILE, UNKNOWN, Curve, Drafting, MeasuredCost, Point
+from toolkit.analysis.forecast.cost import FILE, UNKNOWN
+from toolkit.analysis.forecast.readings import Reading, cost_of
 from toolkit.analysis.sweep import Progress
 from toolkit.engines.contract import Profile
 from toolkit.errors import EngineError, InputError
@@ -35,20 +32,6 @@ SHORT, LONG = 384, 4096  # tokens of the cached prompt, as far as the model's le
 DECODED = 32  # tokens of an answer that shows the decoding step
 IDS = range(1000, 9000)  # token ids that every vocabulary has, none of them special
 TIMEOUT = 300.0
-
-Kind = Literal["pass", "decode"]
-
-
-class Reading(BaseModel):
-    """One request: seconds from sending to the end of its answer. A decode is timed per further token."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    engine: str
-    kind: Kind
-    tokens: int
-    context: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +60,16 @@ def verify_cost(ask: CostAsk, progress: Progress) -> Path:
     folder = _folder(ask, plain.name)
     arms = [plain, *drafting]
     readings: list[Reading] = []
-    model = ""
+    model = plain.profile.target.model if plain.profile else ""
     resident = can_stay_resident(arms)
-    with Live(arms, resident) as live, _appending(folder / "readings.jsonl") as write:
+    with ExitStack() as opened:
+        live = opened.enter_context(Live(arms, resident))
+        write: Callable[[Reading], None] | None = None
         for group in [arms] if resident else [[arm] for arm in arms]:
             probes = [_Probe(arm.name, live.endpoint(arm, progress.stage)) for arm in group]
+            _check_roles(live, plain, drafting)
             model = model or probes[0].model
+            write = write or opened.enter_context(_appending(folder / "readings.jsonl"))
             for done in range(ask.repeats):
                 for probe in probes:
                     progress.stage(f"{probe.name}: passes over {TOKENS[0]} to {TOKENS[-1]} new tokens")
@@ -90,67 +77,24 @@ def verify_cost(ask: CostAsk, progress: Progress) -> Path:
                         write(reading)
                         readings.append(reading)
                 progress.cells(done + 1, ask.repeats, None)
-        kv_tokens = live.counters[plain.name].kv_tokens if plain.name in live.counters else None
-    cost = cost_of(readings, plain.name, [_drafting(arm, live) for arm in drafting]).model_copy(
-        update={"model": model, "kv_tokens": kv_tokens, "hardware": hardware() if ask.profiles else {}}
+        found = [_drafting(arm, live) for arm in drafting]
+        kv_tokens = {name: counters.kv_tokens for name, counters in live.counters.items()}
+    cost = cost_of(readings, plain.name, found, kv_tokens).model_copy(
+        update={"model": model, "hardware": hardware() if ask.profiles else {}}
     )
     (folder / FILE).write_text(cost.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
     return folder
 
 
-def cost_of(
-    readings: Sequence[Reading], plain: str, drafting: Sequence[tuple[str, str, str | None, int]]
-) -> MeasuredCost:
-    """The curves that the readings give. `drafting` lists name, method, draft and K of the engines that draft.
-
-    Raises EngineError when there are too few readings.
-    """
-    decode = [one.seconds for one in readings if (one.engine, one.kind) == (plain, "decode")]
-    passes = _passes(readings, plain)
-    least = min((one.context for one in passes), default=0)
-    single = [one.seconds for one in passes if (one.tokens, one.context) == (1, least)]
-    if not decode or not single:
-        raise EngineError(f"{plain}: no pass over a single new token was seen: is its prefix cache on?")
-    overhead = max(0.0, statistics.median(single) - statistics.median(decode))
-    return MeasuredCost(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        name=plain,
-        model="",
-        hardware={},
-        plain=_curve(readings, plain, overhead),
-        drafting=[
-            Drafting(
-                name=name, method=method, draft=draft, num_speculative_tokens=k, curve=_curve(readings, name, overhead)
-            )
-            for name, method, draft, k in drafting
-        ],
-        overhead=overhead,
-    )
-
-
-def _passes(readings: Iterable[Reading], engine: str) -> list[Reading]:
-    return [one for one in readings if (one.engine, one.kind) == (engine, "pass")]
-
-
-def _curve(readings: Sequence[Reading], engine: str, overhead: float) -> Curve:
-    """Points at the shorter context; what the longer one adds to the smallest pass is the price of held tokens."""
-    passes = _passes(readings, engine)
-    contexts = sorted({one.context for one in passes})
-    least = min(one.tokens for one in passes)
-    points = []
-    for tokens in sorted({one.tokens for one in passes}):
-        seconds = sorted(one.seconds - overhead for one in passes if (one.tokens, one.context) == (tokens, contexts[0]))
-        if seconds:
-            low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
-            points.append(Point(tokens=tokens, seconds=max(middle, 1e-6), low=low, high=high, repeats=len(seconds)))
-    per_held = 0.0
-    if len(contexts) > 1:
-        short, long = (
-            statistics.median(one.seconds for one in passes if (one.tokens, one.context) == (least, context))
-            for context in (contexts[0], contexts[-1])
+def _check_roles(live: Live, plain: Arm, drafting: Sequence[Arm]) -> None:
+    """Raises InputError when a server that runs does not do what its place says."""
+    if live.speculates(plain):
+        raise InputError(
+            f"{plain.url} speculates: give it as --base-url, and a server that does not as --baseline-url."
         )
-        per_held = max(0.0, (long - short) / (contexts[-1] - contexts[0]))
-    return Curve(points=points, context=contexts[0], per_held_token=per_held)
+    still = next((arm for arm in drafting if live.speculates(arm) is False), None)
+    if still is not None:
+        raise InputError(f"{still.url} does not speculate: there is no drafting to measure at --base-url.")
 
 
 class _Probe:
@@ -210,7 +154,10 @@ class _Probe:
         return hits
 
     def _hits(self, client: httpx.Client) -> float:
-        page = client.get(self._endpoint.metrics_url)
+        try:
+            page = client.get(self._endpoint.metrics_url)
+        except httpx.HTTPError as error:
+            raise EngineError(f"{self._endpoint.metrics_url}: {error or type(error).__name__}.") from None
         counters = self._endpoint.counters(page.text) if page.status_code == 200 else None
         if counters is None or counters.cached_tokens is None:
             raise EngineError(
@@ -249,6 +196,8 @@ def without_speculation(profile: Profile, name: str) -> Profile:
 
 def _arms(ask: CostAsk) -> tuple[Arm, list[Arm]]:
     """The engine without speculation, and those that draft."""
+    if not ask.profiles and ask.base_url is None:
+        raise InputError("nothing to measure: give --profile NAME, or --base-url URL of a running server.")
     named = Ask(
         profiles=ask.profiles,
         base_url=ask.base_url,
@@ -286,15 +235,16 @@ def _folder(ask: CostAsk, name: str) -> Path:
     folder = ask.run or ask.runs / f"{time.strftime('%Y%m%d-%H%M%S')}-cost-{name.replace(':', '-').replace('/', '-')}"
     if (folder / FILE).exists():
         raise InputError(f"{folder / FILE} is there already: choose another --run.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--run {folder}: cannot be used: {error.strerror}.") from None
     return folder
 
 
 @contextmanager
 def _appending(path: Path) -> Iterator[Callable[[Reading], None]]:
     """A function that appends readings to a file, a line each."""
-    with path.open("a", encoding="utf-8") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--run {path.parent}: cannot be used: {error.strerror}.") from None
+    with file:
         yield lambda reading: print(reading.model_dump_json(), file=file, flush=True)

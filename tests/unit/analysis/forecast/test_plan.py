@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from toolkit.analysis.forecast.cost import Curve, Drafting, MeasuredCost, Point
 from toolkit.analysis.forecast.plan import Plan, PlanAsk, of_profile, plan
+from toolkit.analysis.run import Run
 from toolkit.cli import app
 from toolkit.errors import InputError
 
+LAB = Path(__file__).parents[3] / "data" / "runs" / "lab-copy-code"
 TARGET, DRAFT = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
 SPARK = PlanAsk(hardware="spark", target=TARGET, draft=DRAFT)
 
@@ -74,12 +78,34 @@ class TestSpark:
     def test_json_says_that_it_is_a_prediction(self, spark: Plan) -> None:
         assert json.loads(json.dumps(spark.as_json(), allow_nan=False))["prediction"] is True
 
+    def test_a_profile_without_speculation_has_nothing_to_plan(self) -> None:
+        with pytest.raises(InputError, match="does not speculate"):
+            of_profile(PlanAsk(hardware="spark"), "baseline-8b")
+
+    def test_a_level_named_twice_is_planned_once(self) -> None:
+        found = plan(PlanAsk(hardware="spark", target=TARGET, draft=DRAFT, levels=[4, 4], ks=[2]))
+        assert [point.concurrency for point in found.points] == [4]
+
     def test_a_profile_brings_target_draft_and_memory(self) -> None:
         found = of_profile(PlanAsk(hardware="spark"), "draft-1b")
         assert (found.target, found.draft, found.method, found.memory_fraction) == (TARGET, DRAFT, "draft_model", 0.6)
 
 
 class TestCalibrated:
+    def test_the_one_draft_that_was_measured_is_planned_for(self) -> None:
+        found = plan(PlanAsk(calibrate=COST))
+        assert (found.method, found.draft) == ("draft_model", "s")
+
+    def test_of_several_drafts_one_must_be_chosen(self) -> None:
+        other = COST.drafting[0].model_copy(update={"draft": "t"})
+        with pytest.raises(InputError, match=r"draft_model s, draft_model t.*--draft"):
+            plan(PlanAsk(calibrate=COST.model_copy(update={"drafting": [*COST.drafting, other]})))
+
+    @pytest.mark.parametrize("other", [{"target": "other/model"}, {"hardware": "spark"}])
+    def test_costs_of_another_model_or_machine_are_refused(self, other: dict[str, str]) -> None:
+        with pytest.raises(InputError, match="--calibrate holds costs of lab"):
+            plan(PlanAsk(calibrate=COST, **other))
+
     def test_costs_are_those_that_were_measured(self) -> None:
         found = plan(PlanAsk(calibrate=COST, draft="s", alpha=0.7))
         assert (found.c, found.source) == (
@@ -92,7 +118,33 @@ class TestCalibrated:
             plan(PlanAsk(calibrate=COST, draft="other"))
 
     def test_a_lookup_is_said_to_draft_where_it_finds_something(self) -> None:
-        assert "only where it finds a match" in plan(PlanAsk(calibrate=COST)).notes[0]
+        assert "only where it finds a match" in plan(PlanAsk(calibrate=COST, method="ngram")).notes[0]
+
+
+class TestAcceptanceOfARun:
+    """lab-copy-code: n-gram lookup, K = 4; 1.55 tokens per pass, measured, with answers of up to 48 tokens."""
+
+    ask = PlanAsk(calibrate=COST, method="ngram", acceptance=Run(LAB), answer_tokens=45)
+
+    def test_the_passes_that_found_nothing_count(self) -> None:
+        flat = COST.model_copy(update={"plain": curve(1000.0, 0.0)})  # tokens cost nothing: speedup is tokens per pass
+        found = plan(replace(self.ask, calibrate=flat, ks=[4], levels=[1]))
+        assert found.points[0].speedup == pytest.approx(1.55, rel=0.05)
+
+    def test_a_k_beyond_the_measured_positions_is_left_out(self) -> None:
+        assert {point.k for point in plan(self.ask).points} == {1, 2, 4}
+
+    def test_nothing_but_such_ks_is_refused(self) -> None:
+        with pytest.raises(InputError, match="up to position 4"):
+            plan(replace(self.ask, ks=[8]))
+
+    def test_a_method_that_the_run_did_not_measure_is_refused(self) -> None:
+        with pytest.raises(InputError, match="measured no draft_model s: its arms are ngram"):
+            plan(replace(self.ask, method="draft_model", draft="s"))
+
+    def test_an_alpha_beside_it_is_refused(self) -> None:
+        with pytest.raises(InputError, match="--alpha and --acceptance"):
+            plan(replace(self.ask, alpha=0.5))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +158,8 @@ class TestCalibrated:
         (PlanAsk(hardware="spark", target=TARGET, levels=[]), "--concurrency"),
         (PlanAsk(hardware="spark", target=TARGET, alpha=1.5), "--alpha"),
         (PlanAsk(hardware="spark", target=TARGET, answer_tokens=0), "--answer-tokens"),
+        (PlanAsk(hardware="spark", target=TARGET, method="eagle3"), "--draft"),
+        (PlanAsk(hardware="spark", target=TARGET, method="ngram", draft=DRAFT), "takes no --draft"),
         (PlanAsk(hardware="rtx-4090", target=TARGET, memory_fraction=0.5), "do not fit"),
     ],
 )

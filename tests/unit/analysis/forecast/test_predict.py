@@ -113,5 +113,14 @@ class TestOfARun:
     ) -> None:
         assert predictions(make_run(tmp_path, {("arm", 1): [(200, 100)] * 5}, arm=arm), self.cost) == []
 
+    def test_k_is_what_a_drafted_step_carried(self, make_run: Callable[..., Run], tmp_path: Path) -> None:
+        """24 drafted in 6 steps, whatever the arm says of its K or does not say."""
+        run = make_run(tmp_path, {("arm", 1): [(200, 100)] * 5}, arm={"num_speculative_tokens": None})
+        assert predictions(run, self.cost)[0].k == 4
+
+    def test_an_arm_without_speculation_is_no_prediction(self, make_run: Callable[..., Run], tmp_path: Path) -> None:
+        run = make_run(tmp_path, {("arm", 1): [(200, 100)] * 5}, arm={"method": "none", "speculates": False})
+        assert predictions(run, self.cost) == []
+
     def test_nothing_is_predicted_without_a_cost(self, make_run: Callable[..., Run], tmp_path: Path) -> None:
         assert predictions(make_run(tmp_path, {("arm", 1): [(200, 100)] * 5}), None) == []

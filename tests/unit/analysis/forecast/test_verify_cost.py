@@ -8,7 +8,8 @@ import pytest
 from stub_server import StubServer
 
 from toolkit.analysis.forecast.cost import read_cost
-from toolkit.analysis.forecast.verify_cost import TOKENS, CostAsk, Kind, Reading, cost_of, verify_cost
+from toolkit.analysis.forecast.readings import Kind, Reading, cost_of
+from toolkit.analysis.forecast.verify_cost import TOKENS, CostAsk, verify_cost
 from toolkit.errors import EngineError, InputError
 
 OVERHEAD, FIXED, PER_TOKEN, PER_HELD = 0.020, 0.050, 0.0006, 0.00002
@@ -55,6 +56,17 @@ class TestCurves:
         [(_, c)] = self.cost.shares()
         assert c == pytest.approx(0.04 / 4 / (FIXED + PER_TOKEN))
 
+    def test_a_reading_that_somebody_elses_request_spoiled_is_left_out(self) -> None:
+        stray = Reading(engine="plain", kind="pass", tokens=400, context=0, seconds=9.0)
+        assert cost_of([*readings("plain"), stray], "plain", []).plain == self.cost.plain
+
+    def test_the_room_beside_a_draft_is_the_drafting_engines(self) -> None:
+        both = readings("plain") + readings("drafting", 0.04)
+        cost = cost_of(both, "plain", [("drafting", "draft_model", "small", 4)], {"plain": 1000, "drafting": 600})
+        step = cost.step_cost("draft_model", "small")
+        assert step is not None
+        assert [step.fits(10, drafting) for drafting in (False, True)] == [100, 60]
+
     def test_readings_without_a_pass_over_one_token_are_refused(self) -> None:
         with pytest.raises(EngineError, match="prefix cache"):
             cost_of([one for one in readings("plain") if one.tokens != 1], "plain", [])
@@ -90,6 +102,21 @@ class TestServer:
             ask = CostAsk(base_url=drafting.url, baseline_url=stub.url, repeats=3, run=tmp_path / "run")
             cost = read_cost(verify_cost(ask, Quiet()))
         assert [one.name for one in cost.drafting] == [drafting.url.removeprefix("http://").removesuffix("/v1")]
+
+    def test_a_lone_server_that_drafts_is_refused(self, tmp_path: Path) -> None:
+        with StubServer(accepts=[1]) as drafting, pytest.raises(InputError, match="--baseline-url"):
+            measure(drafting, tmp_path / "run")
+
+    def test_a_server_in_the_place_of_the_drafting_one_that_does_not_is_refused(
+        self, stub: StubServer, tmp_path: Path
+    ) -> None:
+        with StubServer() as other, pytest.raises(InputError, match="does not speculate"):
+            measure(stub, tmp_path / "run", baseline_url=other.url)
+
+    def test_a_server_that_cannot_be_reached_leaves_no_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(EngineError, match="cannot be reached"):
+            verify_cost(CostAsk(base_url="http://127.0.0.1:9/v1", run=tmp_path / "run"), Quiet())
+        assert not (tmp_path / "run").exists()
 
     def test_a_server_without_a_cache_counter_is_refused(self, stub: StubServer, tmp_path: Path) -> None:
         stub.block = None
