@@ -10,7 +10,7 @@ import yaml
 
 from toolkit import __version__
 from toolkit.analysis.escape import one_line
-from toolkit.analysis.tuning.result import Tuning, interval
+from toolkit.analysis.tuning.result import Tuning, interval, not_proven
 from toolkit.analysis.tuning.schedule import as_lists, k_at
 from toolkit.engines.contract import Profile
 from toolkit.errors import InputError
@@ -46,12 +46,16 @@ def write_profile(out: Path, tuning: Tuning, folder: Path, tuned: Profile) -> Pa
     Raises InputError when the disk refuses, or when what it extends is another profile there.
     """
     body = profile_text(out, tuning, folder)
+    draft = out.with_name(f"{out.stem}.{os.getpid()}{out.suffix}")  # beside it, since `extends` looks there
     try:
-        out.write_text(f"{_MARK}{_digest(body)}\n{body}", encoding="utf-8")
+        draft.write_text(f"{_MARK}{_digest(body)}\n{body}", encoding="utf-8")
+        if _engine_part(load_profile(str(draft))) != _engine_part(tuned):
+            raise InputError(f"--out {out}: there it extends another {tuning.info.source}: choose another folder.")
+        draft.replace(out)
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written: {error.strerror}.") from None
-    if _engine_part(load_profile(str(out))) != _engine_part(tuned):
-        raise InputError(f"--out {out}: there it extends another {tuning.info.source}: choose another folder.")
+    finally:
+        draft.unlink(missing_ok=True)
     return out
 
 
@@ -82,7 +86,11 @@ def profile_text(out: Path, tuning: Tuning, folder: Path) -> str:
         f"Schedule by toolkit tune {__version__} on {seen['date']}: {seen['machine']}; {seen['engine']}; workload "
         f"{seen['workload']}; {info.rounds} pairs a level; run {folder.name}.",
         f"Speedup over no speculation, measured after the choice: {after}.",
+        *tuning.failed,
+        *not_proven([one for one in tuning.proofs if one.arm == last.arm]),
     ]
+    if tuning.beyond is not None:
+        sources.append(tuning.beyond)
     if tuning.parent is not None:
         versus = ", ".join(f"{interval(level)} at {level.concurrency}" for level in tuning.parent)
         sources.append(f"Throughput over {info.profile} as written: {versus}.")

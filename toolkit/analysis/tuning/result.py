@@ -1,11 +1,12 @@
 """What a tuning says: every K at every level, the schedule that follows, and what came of measuring that again.
 
 The speedups that chose a schedule flatter it, since the best of several noisy numbers was taken. So it is judged by
-`validate`, which is measured after the choice, on other prompts. It is
-kept when no level costs and one pays. Of n levels at which nothing changes, one or more are said to cost in about
-2.5 n % of validations; that is one reason for the second try, the other that a costing range can be lowered.
+`validate`, which is measured after the choice, on other prompts. It is kept when no level costs and one at which it
+speculates pays. Of n levels at which nothing changes, one or more are said to cost in about 2.5 n % of validations;
+that is one reason for the second try, the other that a costing range can be lowered. A try that failed stays named.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,23 +65,26 @@ class Explored:
 class Validation:
     """A schedule measured after it was chosen, against no speculation."""
 
+    arm: str
     schedule: Schedule
     levels: list[Level]
     collapses: list[int]
 
     @property
     def faulty(self) -> list[int]:
-        """Levels that cost, and those where it speculates without a measurement that could tell."""
+        """Levels that cost, that collapse, and where it speculates without a measurement that could tell."""
         return [
             level.concurrency
             for level in self.levels
-            if level.verdict == "costs" or (level.withheld and k_at(self.schedule, level.concurrency) > 0)
+            if level.verdict == "costs"
+            or level.concurrency in self.collapses
+            or (level.withheld and k_at(self.schedule, level.concurrency) > 0)
         ]
 
     @property
     def pays(self) -> bool:
-        """Whether any level pays."""
-        return any(level.verdict == "pays" for level in self.levels)
+        """Whether any level at which it speculates pays; elsewhere both arms do the same, and a gain is noise."""
+        return any(level.verdict == "pays" and k_at(self.schedule, level.concurrency) > 0 for level in self.levels)
 
     def lowered(self) -> Schedule:
         """The schedule without speculation from each faulty level to the end of its range."""
@@ -140,7 +144,7 @@ class Tuning:
 
     @property
     def outcome(self) -> Outcome:
-        """`kept`: no level costs and one pays, measured after the choice."""
+        """`kept`: no level costs and one that speculates pays, measured after the choice."""
         if any(proof.verdict == "contradicted" for proof in self.proofs):
             return "contradicted"
         if not self.explored_all:
@@ -170,11 +174,31 @@ class Tuning:
             return "The measurement has not ended; the same command goes on."
         last = self.validations[-1]
         if self.outcome == "kept":
-            return "Measured again, it pays and costs at no level."
+            before = "; a try before it did not hold" if self.failed else ""
+            return f"Measured again, it pays and costs at no level{before}."
         if last.faulty:
             again = " again" if len(self.validations) > 1 else ""
             return f"The schedule does not hold: measured{again}, {'; '.join(last.sentences())}."
-        return "The gain did not come back: measured after the choice, the schedule pays at no level."
+        return (
+            "The gain did not come back: measured after the choice, the schedule pays at no level where it speculates."
+        )
+
+    @property
+    def failed(self) -> list[str]:
+        """A sentence for each try before the last: a schedule that was measured and did not hold."""
+        return [
+            f"A try before it, {in_words(one.schedule)}, did not hold: {'; '.join(one.sentences())}."
+            for one in self.validations[:-1]
+        ]
+
+    @property
+    def beyond(self) -> str | None:
+        """What the schedule does above the highest level, where no K was measured; None where it ends there."""
+        top = max(self.info.levels)
+        if not self.schedule or self.schedule[-1][1] <= top:
+            return None
+        k = self.schedule[-1][2]
+        return f"Above {top} no K was measured: {f'K = {k} is carried on' if k else 'off'}."
 
     def as_json(self) -> dict[str, Any]:
         """The keys of `toolkit tune --json`."""
@@ -205,6 +229,7 @@ class Tuning:
         if self.schedule and self.outcome in ("kept", "unfinished"):
             kept = "Schedule" if self.outcome == "kept" else "Schedule still to be judged"
             said += ["", f"{kept}: {in_words(self.schedule)}."]
+            said += [self.beyond] if self.beyond else []
         for number, validation in enumerate(self.validations, start=1):
             said += ["", f"Measured again ({number}), {in_words(validation.schedule)}:"]
             said += _aligned([_judged(level, validation.schedule) for level in validation.levels])
@@ -215,6 +240,7 @@ class Tuning:
         if self.proofs:
             said += ["", "Drafted counts:"]
             said += _aligned(_proven(self.proofs))
+            said += not_proven(self.proofs)
         if self.path is not None:
             said += ["", f"Written: {self.path}"]
         return [line[: len(line) - len(line.lstrip(" "))] + one_line(line) for line in said]
@@ -250,15 +276,26 @@ def _judged(level: Level, schedule: Schedule) -> list[str]:
     return [f"at {level.concurrency}", f"K = {k}", interval(level), level.verdict, level.reason]
 
 
-def _proven(proofs: list[Proof]) -> list[list[str]]:
-    """A row per arm, K and verdict; the sentence is that of its lowest level."""
+def not_proven(proofs: Sequence[Proof]) -> list[str]:
+    """One sentence that names each K above 0 that the drafted counts do not prove; none where they prove all."""
+    open_ = [one for one in proofs if one.k and one.verdict in ("unproven", "shares")]
+    places = [f"K = {k} of {arm} at {levels}" for (arm, k, _), levels, _ in _grouped(open_)]
+    return [f"Not proven by the drafted counts: {'; '.join(places)}."] if places else []
+
+
+def _proven(proofs: Sequence[Proof]) -> list[list[str]]:
+    return [
+        [arm, f"K = {k}", f"{verdict} at {levels}", sentence]
+        for (arm, k, verdict), levels, sentence in _grouped(proofs)
+    ]
+
+
+def _grouped(proofs: Sequence[Proof]) -> list[tuple[tuple[str, int, str], str, str]]:
+    """By arm, K and verdict: the levels as text, and the sentence of the lowest."""
     groups: dict[tuple[str, int, str], list[Proof]] = {}
     for one in proofs:
         groups.setdefault((one.arm, one.k, one.verdict), []).append(one)
-    return [
-        [arm, f"K = {k}", f"{verdict} at {', '.join(str(one.concurrency) for one in group)}", group[0].sentence]
-        for (arm, k, verdict), group in groups.items()
-    ]
+    return [(key, ", ".join(str(one.concurrency) for one in group), group[0].sentence) for key, group in groups.items()]
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

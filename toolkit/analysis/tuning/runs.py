@@ -112,7 +112,7 @@ def _validation(run: Run) -> Validation:
         side: {n: rate for (s, n), rate in stats.items() if s == side and rate is not None}
         for side in ("arm", "baseline")
     }
-    return Validation(schedule_in(run), levels, collapsed(rates["arm"], rates["baseline"]))
+    return Validation(run.info.arms[0].name, schedule_in(run), levels, collapsed(rates["arm"], rates["baseline"]))
 
 
 def _run(folder: Path) -> Run | None:

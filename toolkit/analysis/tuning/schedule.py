@@ -74,10 +74,11 @@ def schedule_of(choices: Mapping[int, int], most: int) -> Schedule:
 
     Between two levels the smaller of their K holds. K falls with load, so that is the higher level's: nothing is
     known in between, and too little speculation loses a gain where too much costs. Below the lowest level its own K
-    holds (a smaller batch gains more), above the highest one likewise its own.
+    holds (a smaller batch gains more). Above the highest one there is none: loss is likeliest there, and nothing was
+    measured.
 
-    >>> schedule_of({1: 4, 8: 4, 16: 0}, 64)
-    [(1, 8, 4), (9, 64, 0)]
+    >>> schedule_of({1: 4, 8: 4, 16: 2}, 64)
+    [(1, 8, 4), (9, 16, 2), (17, 64, 0)]
     """
     levels = sorted(choices)
     ranges: Schedule = []
@@ -89,7 +90,7 @@ def schedule_of(choices: Mapping[int, int], most: int) -> Schedule:
         ranges.append((first, level, choices[level]))
         first = level + 1
     if most >= first:
-        ranges.append((first, most, choices[levels[-1]]))
+        ranges.append((first, most, 0))
     return merged(ranges)
 
 
@@ -123,13 +124,13 @@ def thresholds(schedule: Sequence[Sequence[int]]) -> list[int]:
 
 
 def levels_to_judge(schedule: Sequence[Sequence[int]], levels: Collection[int]) -> list[int]:
-    """The levels as asked, and every threshold with its neighbours, none above the highest level.
+    """The levels as asked, and every threshold with its neighbours; the upper one may lie above the highest level.
 
     >>> levels_to_judge([(1, 8, 4), (9, 64, 0)], [1, 16])
     [1, 7, 8, 9, 16]
     """
     near = {t + step for t in thresholds(schedule) for step in (-1, 0, 1)}
-    return sorted({*levels, *(level for level in near if 1 <= level <= max(levels))})
+    return sorted({*levels, *near} - {0})
 
 
 def lowered(schedule: Schedule, judged: Collection[int], faulty: Collection[int]) -> Schedule:

@@ -52,7 +52,9 @@ def tune(ask: TuneAsk, progress: Progress) -> Tuning:
     out = ask.out or Path(f"{profile.name}-tuned.yaml")
     refuse_foreign(out, ask.profile)
     folder = (
-        ask.run or _unfinished(ask.runs, info) or ask.runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{profile.name}-tune"
+        ask.run
+        or _unfinished(ask.runs, info, profile)
+        or ask.runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{profile.name}-tune"
     )
     _begin(folder, info)
     measure = _Measure(ask, info, folder, progress)
@@ -69,7 +71,7 @@ def tune(ask: TuneAsk, progress: Progress) -> Tuning:
         tuning = tuning_of(folder)
     if tuning.outcome == "kept" and tuning.schedule is not None:
         tuned = scheduled(profile, tuning.schedule)
-        if tuned.speculation != profile.speculation:
+        if _parent_due(tuning, profile):
             measure("parent", [tuned], profile, info.levels, TRIES + 1)
             tuning = tuning_of(folder)
         tuning = replace(tuning, path=write_profile(out, tuning, folder, tuned))
@@ -86,20 +88,21 @@ def info_of(ask: TuneAsk, profile: Profile) -> TuneInfo:
     refusal = engine(profile.engine).schedule_refusal(profile)
     if refusal is not None:
         raise InputError(f"profile {profile.name} cannot follow a schedule: {refusal}.")
-    levels, ks, most = sorted(levels_of(ask.concurrency, [])), _ks(ask.ks), profile.limits.max_num_seqs
+    levels, ks, limit = sorted(levels_of(ask.concurrency, [])), _ks(ask.ks), profile.limits.max_num_seqs
     if len(levels) < 2:
         raise InputError(f"--concurrency {ask.concurrency}: a schedule needs two levels or more, like 1,4,16,64.")
-    if most is not None and levels[-1] > most:
+    if limit is not None and levels[-1] > limit:
         raise InputError(
-            f"--concurrency {levels[-1]}: {profile.name} runs at most {most} requests at once; leave the level out, "
+            f"--concurrency {levels[-1]}: {profile.name} runs at most {limit} requests at once; leave the level out, "
             "or raise it with --set limits.max_num_seqs=N."
         )
     rounds = DEFAULT_ROUNDS if ask.rounds is None else ask.rounds
     if rounds < ENOUGH_PAIRS:
         raise InputError(f"--rounds {rounds}: a verdict needs {ENOUGH_PAIRS} pairs, so {ENOUGH_PAIRS} rounds or more.")
-    if ask.requests is not None and ask.requests < REQUESTS_PER_SLOT * levels[-1]:
+    highest = levels[-1] + (levels[-1] != limit)  # a schedule may end at the highest level, and is judged beside it
+    if ask.requests is not None and ask.requests < REQUESTS_PER_SLOT * highest:
         raise InputError(
-            f"--requests {ask.requests}: a verdict at {levels[-1]} needs {REQUESTS_PER_SLOT * levels[-1]} in a cell."
+            f"--requests {ask.requests}: a verdict at {highest} needs {REQUESTS_PER_SLOT * highest} in a cell."
         )
     return TuneInfo(
         profile=profile.name,
@@ -108,7 +111,7 @@ def info_of(ask: TuneAsk, profile: Profile) -> TuneInfo:
         ks=ks,
         levels=levels,
         rounds=rounds,
-        most=most or levels[-1],
+        most=limit or highest,
         workload=ask.workload or DEFAULT_WORKLOAD,
         requests=ask.requests,
         max_tokens=ask.max_tokens,
@@ -222,11 +225,21 @@ def _begin(folder: Path, info: TuneInfo) -> None:
         raise InputError(f"{folder}: cannot be written: {error.strerror}.") from None
 
 
-def _unfinished(root: Path, info: TuneInfo) -> Path | None:
+def _parent_due(tuning: Tuning, profile: Profile) -> bool:
+    """Whether a kept schedule has yet to meet `profile` as written; one that is the profile's own need not."""
+    if tuning.outcome != "kept" or tuning.schedule is None or tuning.parent is not None:
+        return False
+    return scheduled(profile, tuning.schedule).speculation != profile.speculation
+
+
+def _unfinished(root: Path, info: TuneInfo, profile: Profile) -> Path | None:
     """The newest tuning under `root` that was asked for the same and has not come to its end."""
     for path in sorted(root.glob("*-tune/tune.json"), reverse=True):
         try:
-            if read_info(path.parent) == info and tuning_of(path.parent).outcome == "unfinished":
+            if read_info(path.parent) != info:
+                continue
+            tuning = tuning_of(path.parent)
+            if tuning.outcome == "unfinished" or _parent_due(tuning, profile):
                 return path.parent
         except InputError:
             continue

@@ -99,6 +99,11 @@ class TestScheduleOf:
         assert covered == list(range(1, one[1] + 1))
 
     @given(chosen())
+    def test_above_the_highest_level_there_is_none(self, one: tuple[dict[int, int], int]) -> None:
+        choices, most = one
+        assert {k_at(schedule_of(*one), batch) for batch in range(max(choices) + 1, most + 1)} <= {0}
+
+    @given(chosen())
     def test_neighbours_differ(self, one: tuple[dict[int, int], int]) -> None:
         ks = [k for *_, k in schedule_of(*one)]
         assert all(a != b for a, b in pairwise(ks))
@@ -114,8 +119,15 @@ class TestLevelsToJudge:
     def test_each_threshold_has_its_neighbours(self) -> None:
         assert levels_to_judge([(1, 4, 4), (5, 31, 1), (32, 64, 0)], [1, 4, 64]) == [1, 3, 4, 5, 30, 31, 32, 64]
 
-    def test_none_lies_below_one_or_above_the_highest_level(self) -> None:
-        assert levels_to_judge([(1, 1, 4), (2, 16, 2), (17, 64, 0)], [1, 16]) == [1, 2, 15, 16]
+    def test_none_lies_below_one(self) -> None:
+        assert levels_to_judge([(1, 1, 4), (2, 16, 0)], [1, 16]) == [1, 2, 16]
+
+    def test_the_end_of_speculation_at_the_highest_level_is_judged_on_both_sides(self) -> None:
+        assert levels_to_judge([(1, 16, 2), (17, 64, 0)], [1, 16]) == [1, 15, 16, 17]
+
+    @given(chosen())
+    def test_none_lies_above_the_largest_batch(self, one: tuple[dict[int, int], int]) -> None:
+        assert max(levels_to_judge(schedule_of(*one), list(one[0]))) <= one[1]
 
     def test_without_a_threshold_the_levels_stay(self) -> None:
         assert levels_to_judge([(1, 64, 4)], [1, 64]) == [1, 64]

@@ -195,7 +195,11 @@ class TestRefusals:
             ({"ks": "-1,2"}, "--k -1,2: each draft length once, from 0"),
             ({"ks": "many"}, "--k many: whole numbers with commas"),
             ({"rounds": 4}, "--rounds 4: a verdict needs 5 pairs"),
-            ({"requests": 31}, "--requests 31: a verdict at 8 needs 32 in a cell"),
+            ({"requests": 35}, "--requests 35: a verdict at 9 needs 36 in a cell"),
+            (
+                {"requests": 31, "changes": ["limits.max_num_seqs=8"]},
+                "--requests 31: a verdict at 8 needs 32 in a cell",
+            ),
             ({"out": Path("lab-ngram.yaml")}, "--out lab-ngram.yaml: that is the profile's own name"),
             ({"out": Path("tuned.txt")}, "--out tuned.txt: a profile is a file named"),
             ({"out": Path("no/tuned.yaml")}, "--out no/tuned.yaml: there is no folder no"),
@@ -260,6 +264,33 @@ class TestExplore:
             tune(ask_of(run=None), Quiet())
         tune(ask_of(run=None), Quiet())
         assert len(list(Path("runs").iterdir())) == 1
+
+    def test_without_a_run_a_kept_schedule_that_has_not_met_its_parent_goes_on(
+        self, planted: Planted, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def dying(ask: Ask, progress: Any, drop: Any = None) -> Path:
+            if ask.run is not None and ask.run.name == "parent":
+                raise EngineError("the engine died")
+            return planted(ask, progress, drop)
+
+        monkeypatch.setattr(tune_module, "sweep", dying)
+        with pytest.raises(EngineError):
+            tune(ask_of(run=None), Quiet())
+        monkeypatch.setattr(tune_module, "sweep", planted)
+        next(Path("runs").iterdir()).rename("runs/20200101-000000-lab-ngram-tune")
+        assert tune(ask_of(run=None), Quiet()).parent is not None
+        assert len(list(Path("runs").iterdir())) == 1
+
+    def test_without_a_run_a_tuning_that_came_to_its_end_is_left(self, planted: Planted) -> None:
+        tune(ask_of(run=None), Quiet())
+        next(Path("runs").iterdir()).rename("runs/20200101-000000-lab-ngram-tune")
+        tune(ask_of(run=None), Quiet())
+        assert len(list(Path("runs").iterdir())) == 2
+
+    def test_without_a_limit_it_is_off_from_one_above_the_highest_level(self, planted: Planted) -> None:
+        planted.truth = lambda k, level: 1.0 if k == 0 else 1.4
+        tuning = tune(ask_of(ks="1", changes=["limits.max_num_seqs=null"]), Quiet())
+        assert (tuning.schedule, planted.levels_of("validate")) == ([(1, 8, 1), (9, 9, 0)], [1, 4, 7, 8, 9])
 
     def test_where_nothing_pays_nothing_is_written(self, planted: Planted) -> None:
         planted.truth = lambda k, level: 1.0 if k == 0 else 0.8
@@ -365,9 +396,15 @@ class TestProfile:
         assert self.tuned(profile="mine/own.yaml", out=Path("out/own-tuned.yaml")).limits.max_num_seqs == 32
 
     def test_it_says_where_its_schedule_comes_from(self, kept: Kept) -> None:
-        first, after, versus = load_profile(str(kept.path)).sources
+        first, after, proof, beyond, versus = load_profile(str(kept.path)).sources
         assert "on 2026-01-02: a CPU, 2 cores; vllm 0.32.0; workload copy-code; 5 pairs a level; run run." in first
         assert (" at 5 (K = 0, inconclusive)" in after, "over lab-ngram as written" in versus) == (True, True)
+        assert proof == "Not proven by the drafted counts: K = 4 of lab-ngram-tuned at 1, 3, 4."
+        assert beyond == "Above 8 no K was measured: off."
+
+    def test_it_names_a_try_that_did_not_hold(self, planted: Planted) -> None:
+        planted.after["validate"], planted.opposed = (lambda k, level: 0.8 if level == 8 else falling(k, level)), False
+        assert "did not hold: at 8 it costs: 0.8" in self.tuned().sources[2]
 
     def test_it_is_written_again_where_we_left_it(self, planted: Planted) -> None:
         first = tune(ask_of(), Quiet()).path
@@ -387,6 +424,7 @@ class TestProfile:
         Path("lab-ngram.yaml").write_text("extends: lab-draft\n")
         with pytest.raises(InputError, match="there it extends another lab-ngram"):
             tune(ask_of(), Quiet())
+        assert list(Path().glob("*.yaml")) == [Path("lab-ngram.yaml")]
 
 
 def test_two_servers_are_measured_no_further_where_they_are_dropped(tmp_path: Path) -> None:
