@@ -42,8 +42,8 @@ COMMANDS = {
     "lab-cost": ("verify-cost", *BOTH),
     # K by load, explored and measured again: 40 minutes.
     "lab-tune": (
-        *("tune", *NGRAM, "--set", "limits.kv_cache_gib=1", "--k", "0,2,8", "--concurrency", "1,8,32"),
-        *("--max-tokens", "24", "--rounds", "5", "--workload", "copy-list"),
+        *("tune", *NGRAM, "--set", "limits.kv_cache_gib=1", "--set", "limits.max_num_seqs=32"),
+        *("--k", "0,2,8", "--concurrency", "1,8,32", "--max-tokens", "24", "--rounds", "5", "--workload", "copy-list"),
     ),
     # The same profile on both sides, ten levels: how often is a verdict wrong? 15 minutes.
     "lab-same-twice": (
