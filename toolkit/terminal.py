@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from toolkit.analysis.crossover import MOST_PAIRS, ArmResult, Crossover, Level
+from toolkit.analysis.crossover import ArmResult, Crossover, Level
 from toolkit.analysis.escape import one_line
 from toolkit.analysis.factors import LevelFactors
 from toolkit.analysis.levels import LevelStats, cross_check
@@ -195,16 +195,12 @@ def sentences(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> list[
     """The answer in words, and what a reader must know before believing it. What the caveats said is not repeated."""
     said = []
     for one in result.results:
-        if result.baseline is None:
-            said.append(
-                f"{one.label}: speedup is unavailable, no baseline was measured (--baseline or --baseline-url)."
-            )
-        elif one.levels:
-            said.append(f"{one.label} {one.bracket_sentence}.")
+        how = " (--baseline or --baseline-url)" if one.levels and result.baseline is None else ""
+        said.append(f"{one.answer(result.baseline)}{how}.")
         remarks = [
             (level.concurrency, remark)
             for level in one.levels
-            for remark in (level.reason if level.withheld and result.baseline else "", _more(level), *level.notes)
+            for remark in (level.reason if level.withheld and result.baseline else "", level.advice, *level.notes)
         ]
         said += _grouped((level, remark) for level, remark in remarks if remark and remark not in result.caveats)
     said += sorted({note for s in stats if s.side == "arm" if (note := _acceptance_note(run, s))})
@@ -212,16 +208,6 @@ def sentences(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> list[
         if s.failed:
             said.append(f"{s.arm} ({s.side}) at {s.concurrency}: {s.failed} of {s.requests} requests failed.")
     return said
-
-
-def _more(level: Level) -> str:
-    """What it would take to tell an inconclusive level apart from 1."""
-    if level.pairs_needed is None:
-        return ""
-    if level.pairs_needed <= level.pairs:
-        return f"an effect of 10 % would have shown in 9 of 10 sweeps of {level.pairs} pairs"
-    least = "at least" if level.pairs_needed >= MOST_PAIRS else "about"
-    return f"an effect of 10 % here needs {least} {level.pairs_needed} pairs (--rounds {level.pairs_needed})"
 
 
 def _grouped(remarks: Iterable[tuple[int, str]]) -> list[str]:

@@ -96,7 +96,14 @@ class TestSentences:
         assert len(words(level(4, "pays", notes=("prompts were reused",)), caveats=("prompts were reused",))) == 1
 
     def test_a_lone_server_has_no_speedup(self) -> None:
-        assert "speedup is unavailable" in words(level(4, "inconclusive"), baseline=None)[0]
+        (said,) = words(level(4, "inconclusive"), baseline=None)
+        assert said == ("arm: speedup is unavailable, no baseline was measured (--baseline or --baseline-url).")
+
+    def test_an_arm_that_was_not_measured_yet_is_said_to_be(self) -> None:
+        assert words(baseline=None) == ["arm: no cell is finished."]
+
+    def test_a_draft_that_does_nothing_is_said_before_the_verdict(self) -> None:
+        assert words(level(4, "costs"), idle=True)[0].startswith("arm, whose draft does nothing here, costs from")
 
     def test_synthetic_acceptance_is_in_the_answer(self) -> None:
         assert words(level(4, "pays"), synthetic=True)[0].startswith(

@@ -2,13 +2,18 @@
 
 A level is compared with the lowest one measured, each factor being a ratio, arm over baseline. Only a change beyond 5 %
 and beyond the noise of both levels is spoken of, and the factor that pulled the speedup down most gives the conclusion.
+That none was seen is no proof that there is none: "unchanged" is said only where the whole interval of the change lies
+within the 10 % that a level should be able to see.
 """
 
 import math
 from dataclasses import dataclass
 
+from toolkit.analysis.power import WORTH_SEEING
+from toolkit.engines.contract import LOOKUPS
+
 SMALL = math.log(1.05)
-NO_CACHE_OF_ITS_OWN = ("ngram", "suffix", "lookup", "medusa")  # drafts without keys and values of their own
+NO_CACHE_OF_ITS_OWN = LOOKUPS | {"medusa"}  # drafts without keys and values of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,15 @@ class Factor:
     def change(self, since: "Factor") -> float:
         """By how much the log ratio moved; 0 when that is small, or within the noise."""
         moved = self.log - since.log
-        return moved if abs(moved) > max(SMALL, math.hypot(self.half, since.half)) else 0.0
+        return moved if abs(moved) > max(SMALL, self._noise(since)) else 0.0
+
+    def unchanged(self, since: "Factor") -> bool:
+        """Whether the whole interval of the change lies within WORTH_SEEING, up or down."""
+        return abs(self.log - since.log) + self._noise(since) <= math.log(WORTH_SEEING)
+
+    def _noise(self, since: "Factor") -> float:
+        """Half the length of the interval of the change; the two levels were measured independently."""
+        return math.hypot(self.half, since.half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +85,8 @@ def room(
     told = f"only {math.floor(ran)} of {concurrency} requests run"
     if fits is not None and fits >= concurrency:
         return f"{told}, and not for want of room: the KV cache holds {math.floor(fits)}"
-    smaller = fits is None or baseline_fits is None or fits < baseline_fits
-    if smaller and not any(word in (method or "").lower() for word in NO_CACHE_OF_ITS_OWN):
+    smaller = fits is not None and baseline_fits is not None and fits < baseline_fits
+    if smaller and method is not None and method not in NO_CACHE_OF_ITS_OWN:
         return f"{told}: the draft's KV cache takes the room"
     return f"{told}, the baseline runs {math.floor(base_ran)}"
 
@@ -94,7 +107,7 @@ def _drafting(here: Evidence, lowest: Evidence) -> str:
         return f"each pass gives {per_pass:.2f} tokens"
     change = now.change(then)
     if not change:
-        return "acceptance is unchanged"
+        return "acceptance is unchanged" if now.unchanged(then) else "no change in acceptance was seen"
     numbers = f"{per_pass:.2f} tokens per pass, {lowest.arm_tokens_per_pass:.2f} at {lowest.concurrency}"
     if change > 0:
         return f"acceptance rose: {numbers}"
@@ -105,19 +118,23 @@ def _drafting(here: Evidence, lowest: Evidence) -> str:
 
 
 def _running(here: Evidence, lowest: Evidence) -> str:
-    """What became of the passes, and the conclusion where that is what pulled the speedup down."""
+    """What became of the passes, and the conclusion where that is what pulled the speedup down.
+
+    Where nothing was drafted, drafting is not why iterations take longer.
+    """
     worst = _worst(here, lowest)
+    by_drafting = worst == "seconds" and here.drafted != 0
     if here.seconds_per_iteration is None or lowest.seconds_per_iteration is None:
         return _passes_per_second(here, lowest)
     took = _longer(here.seconds_per_iteration.ratio)
     if here is lowest:
         costs = here.speedup.log + here.speedup.half < 0
-        return f"{took}: drafting costs more than it saves" if costs and worst == "seconds" else took
+        return f"{took}: drafting costs more than it saves" if costs and by_drafting else took
     if worst == "passes" and here.passes_per_iteration:
         few = f"{here.passes_per_iteration.ratio:.1f}x as many requests share an iteration as in the baseline"
         return f"{few}: {here.preempted:.0f} were preempted for want of KV cache" if here.preempted else few
     before = f"({_times(lowest.seconds_per_iteration.ratio)} at {lowest.concurrency})"
-    return f"{took} {before}" + (": compute is saturated" if worst == "seconds" and _grew(here, lowest) else "")
+    return f"{took} {before}" + (": compute is saturated" if by_drafting and _grew(here, lowest) else "")
 
 
 def _worst(here: Evidence, lowest: Evidence) -> str:

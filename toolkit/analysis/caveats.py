@@ -23,7 +23,7 @@ def caveats(run: Run, stats: Sequence[LevelStats]) -> list[str]:
     """
     arms = {arm.name: arm for arm in run.info.arms}
     by_arm = {name: [one for one in stats if (one.arm, one.side) == (name, "arm")] for name in arms}
-    said = [f"{name}: {idle}" for name in arms if (idle := _does_nothing(arms[name], by_arm[name]))]
+    said = [f"{name}: {idle}" for name in arms if (idle := does_nothing(arms[name], by_arm[name]))]
     baseline = [run.info.baseline] if run.info.baseline else []
     said += [
         f"{info.name}: {SYNTHETIC}, its drafts were accepted by lot"
@@ -93,7 +93,8 @@ def notes(run: Run, arm: ArmInfo, cells: Sequence[CellRecord]) -> list[str]:
     return said
 
 
-def _does_nothing(arm: ArmInfo, levels: Sequence[LevelStats]) -> str:
+def does_nothing(arm: ArmInfo, levels: Sequence[LevelStats]) -> str:
+    """In what way the draft of an arm does nothing at these levels of it, or an empty string."""
     lengths = [one.acceptance_length for one in levels if one.acceptance_length is not None]
     if lengths and max(lengths) < DOES_NOTHING:
         return f"this draft does nothing here, its acceptance length is {max(lengths):.2f} at best"

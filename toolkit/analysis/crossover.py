@@ -14,7 +14,7 @@ from typing import Any, Literal
 from toolkit.analysis.acceptance import AcceptanceGroup, Position, by_category, by_context, by_position
 from toolkit.analysis.causes import runs_few
 from toolkit.analysis.caveats import REQUESTS_PER_SLOT as REQUESTS_PER_SLOT
-from toolkit.analysis.caveats import caveats, no_verdict, notes
+from toolkit.analysis.caveats import caveats, does_nothing, no_verdict, notes
 from toolkit.analysis.factors import LevelFactors, factors
 from toolkit.analysis.levels import LevelStats, level_stats
 from toolkit.analysis.pairs import ENOUGH_PAIRS as ENOUGH_PAIRS
@@ -55,6 +55,16 @@ class Level:
     def reached(self) -> bool | None:
         """Whether the asked concurrency was ever seen to run."""
         return None if self.running is None else not runs_few(self.running, self.concurrency)
+
+    @property
+    def advice(self) -> str:
+        """Of a level whose interval holds 1: what it takes to see an effect of 10 % there; else empty."""
+        if self.pairs_needed is None:
+            return ""
+        if self.pairs_needed <= self.pairs:
+            return f"an effect of 10 % would have shown in 9 of 10 sweeps of {self.pairs} pairs"
+        least = "at least" if self.pairs_needed >= MOST_PAIRS else "about"
+        return f"an effect of 10 % here needs {least} {self.pairs_needed} pairs (--rounds {self.pairs_needed})"
 
     def as_json(self) -> dict[str, Any]:
         """The keys of a level in `toolkit crossover --json`; the notes follow the reason."""
@@ -104,6 +114,8 @@ class ArmResult:
     synthetic: bool = False
     """Whether a side accepted drafts by lot: then everything here is for sizing only."""
     acceptance: Acceptance = field(default_factory=lambda: Acceptance([], [], []))
+    idle: bool = False
+    """Whether its draft does nothing here, which is said before any verdict."""
 
     @property
     def label(self) -> str:
@@ -125,9 +137,27 @@ class ArmResult:
         """Whether no level that costs lies below one that pays; an inconclusive one between two that pay may."""
         return not (self.pays_up_to and self.costs_from) or self.pays_up_to < self.costs_from
 
+    def answer(self, baseline: str | None) -> str:
+        """What this arm's levels say against `baseline`: one sentence, the same wherever it stands, no full stop."""
+        who = f"{self.label}, whose draft does nothing here" if self.idle else self.label
+        if not self.levels:
+            return f"{who}: no cell is finished"
+        if baseline is None:
+            return f"{who}: speedup is unavailable, no baseline was measured"
+        return f"{who}{',' if self.idle else ''} {self.bracket_sentence}"
+
+    @property
+    def bracket(self) -> str:
+        """The bracket in a few words, for a legend: `pays up to 4, costs from 16`."""
+        if not self.monotone:
+            return "not monotone"
+        parts = [f"pays up to {self.pays_up_to}"] if self.pays_up_to is not None else []
+        parts += [f"costs from {self.costs_from}"] if self.costs_from is not None else []
+        return ", ".join(parts) or "inconclusive at every concurrency"
+
     @property
     def bracket_sentence(self) -> str:
-        """The answer, to follow the arm's name: `pays up to concurrency 4 and costs from 16; ...`."""
+        """The bracket, to follow the arm's name: `pays up to concurrency 4 and costs from 16; ...`."""
         pays, costs = self.pays_up_to, self.costs_from
         if not self.monotone:
             told = groupby((one for one in self.levels if one.verdict != "inconclusive"), lambda one: one.verdict)
@@ -170,7 +200,7 @@ class Crossover:
                     "pays_up_to": result.pays_up_to,
                     "costs_from": result.costs_from,
                     "monotone": result.monotone,
-                    "answer": f"{result.label} {result.bracket_sentence}",
+                    "answer": result.answer(self.baseline),
                     "acceptance": result.acceptance.as_json(),
                 }
                 for result in self.results
@@ -191,6 +221,7 @@ def crossover(run: Run) -> Crossover:
             _levels(run, arm, stats),
             synthetic=bool(synthetic & {arm.name, baseline.name if baseline else ""}),
             acceptance=Acceptance(by_position(run, arm.name), by_category(run, arm.name), by_context(run, arm.name)),
+            idle=bool(does_nothing(arm, [one for one in stats if (one.arm, one.side) == (arm.name, "arm")])),
         )
         for arm in run.info.arms
     ]

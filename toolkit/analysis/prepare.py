@@ -130,6 +130,8 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
         rounds=None if plan.budget else plan.rounds,
         budget_seconds=plan.budget,
         sampling=sampling,
+        profiles=list(ask.profiles),
+        baseline_profile=ask.baseline,
         changes=list(ask.changes),
         part_of=list(ask.part_of),
         resident=plan.resident,

@@ -93,6 +93,8 @@ class RunInfo(BaseModel):
     rounds: int | None = Field(description="null when pairs are allocated until a budget ends")
     budget_seconds: float | None = None
     sampling: dict[str, Any]
+    profiles: list[str] = Field(default_factory=list, description="--profile, as asked: names or paths")
+    baseline_profile: str | None = Field(None, description="--baseline, as asked")
     changes: list[str] = Field(default_factory=list, description="--set KEY=VALUE, as asked")
     part_of: list[str] = Field(default_factory=list, description="the command this Run is a part of, if not a sweep")
     resident: bool | None = Field(None, description="all engines stay up and take turns; null for running servers")

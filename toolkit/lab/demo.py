@@ -17,7 +17,7 @@ def ask_of(minutes: float, run: Path | None) -> Ask:
     return Ask(
         profiles=["lab-ngram"],
         baseline="lab-baseline",
-        workload="copy-code",
+        workload="copy-list",
         concurrency="1,4,16,64",
         max_tokens=32,
         budget=minutes * 60,

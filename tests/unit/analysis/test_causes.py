@@ -100,6 +100,25 @@ class TestTurn:
         found = cause(evidence(passes=0.5, seconds=1.1, preempted=31.0), LOWEST)
         assert found.endswith("as in the baseline: 31 were preempted for want of KV cache")
 
+    def test_no_change_seen_in_wide_noise_is_not_called_unchanged(self) -> None:
+        found = cause(evidence(per_pass=1.3, half=0.2), evidence(1, per_pass=1.6, half=0.2))
+        assert found.startswith("no change in acceptance was seen; ")
+
+    @given(st.floats(0.8, 1.25), st.floats(0.0, 0.1))
+    def test_unchanged_means_that_a_change_of_ten_per_cent_is_ruled_out(self, ratio: float, half: float) -> None:
+        found = cause(evidence(per_pass=2 * ratio, half=half), evidence(1, half=half))
+        widest = abs(math.log(ratio)) + math.hypot(half, half)
+        if "acceptance is unchanged" in found:
+            assert widest <= math.log(1.1) + 1e-9
+
+    @pytest.mark.parametrize("lowest", [LOWEST, None], ids=["since the lowest", "at the lowest"])
+    def test_where_nothing_is_drafted_drafting_is_not_blamed(self, lowest: Evidence | None) -> None:
+        here = evidence(64 if lowest else 1, per_pass=1.0, seconds=3.0, drafted=0.0, acceptance_length=None)
+        found = cause(here, lowest or here)
+        assert found.startswith("nothing is drafted; each iteration takes 3.0x longer than the baseline's")
+        assert "saturated" not in found
+        assert "costs" not in found
+
     def test_a_level_that_drafts_nothing(self) -> None:
         # vLLM's num_speculative_tokens_per_batch_size with K = 0 at this load.
         found = cause(evidence(per_pass=1.0, seconds=1.0, drafted=0.0, acceptance_length=None), LOWEST)
@@ -153,8 +172,8 @@ class TestRoom:
         values = {
             "running": 22.0,
             "baseline_running": 64.0,
-            "fits": None,
-            "baseline_fits": None,
+            "fits": 22.7,
+            "baseline_fits": 70.0,
             "method": "draft_model",
         }
         return room(64, **{**values, **fields})
@@ -163,16 +182,23 @@ class TestRoom:
         assert self.said() == "only 22 of 64 requests run: the draft's KV cache takes the room"
 
     def test_where_nobody_counted_the_cache_tells(self) -> None:
-        found = self.said(running=None, baseline_running=None, fits=22.7, baseline_fits=70.0)
+        found = self.said(running=None, baseline_running=None)
         assert found == "only 22 of 64 requests run: the draft's KV cache takes the room"
+
+    @pytest.mark.parametrize(
+        "unknown", [{"fits": None}, {"baseline_fits": None}, {"fits": None, "baseline_fits": None}, {"method": None}]
+    )
+    def test_what_is_unknown_blames_nothing(self, unknown: dict[str, None]) -> None:
+        # A server that runs and does not tell may have been started with fewer slots.
+        assert self.said(**unknown) == "only 22 of 64 requests run, the baseline runs 64"
 
     @pytest.mark.parametrize(
         ("running", "baseline"), [(64.0, 64.0), (58.0, 64.0), (22.0, 22.0), (None, 64.0), (22.0, None)]
     )
     def test_silent_unless_the_arm_alone_runs_few(self, running: float | None, baseline: float | None) -> None:
-        assert self.said(running=running, baseline_running=baseline) == ""
+        assert self.said(running=running, baseline_running=baseline, fits=None, baseline_fits=None) == ""
 
-    @pytest.mark.parametrize("method", ["ngram", "NGRAM", "ngram-mod", "suffix"])
+    @pytest.mark.parametrize("method", ["ngram", "suffix", "medusa"])
     def test_a_lookup_has_no_cache_to_blame(self, method: str) -> None:
         assert self.said(method=method) == "only 22 of 64 requests run, the baseline runs 64"
 

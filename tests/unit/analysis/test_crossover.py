@@ -165,6 +165,19 @@ class TestBracket:
         numbers = {int(word) for word in re.findall(r"\d+", result.bracket_sentence)}
         assert numbers <= {level.concurrency for level in result.levels}
 
+    @pytest.mark.parametrize(
+        ("signs", "words"),
+        [
+            ("++--", "pays up to 2, costs from 4"),
+            ("+??", "pays up to 1"),
+            ("--", "costs from 1"),
+            ("??", "inconclusive at every concurrency"),
+            ("-+", "not monotone"),
+        ],
+    )
+    def test_in_a_few_words(self, signs: str, words: str) -> None:
+        assert verdicts(signs).bracket == words
+
     def test_levels_stand_in_rising_order(self, make_run: MakeRun, tmp_path: Path) -> None:
         run = make_run(tmp_path, {("a", level): PAYS for level in (64, 1, 16)})
         assert [level.concurrency for level in crossover(run).results[0].levels] == [1, 16, 64]
@@ -220,6 +233,31 @@ class TestJson:
 
     def test_the_answer_is_a_sentence(self, found: dict[str, Any]) -> None:
         assert found["results"][0]["answer"] == "a pays up to concurrency 1 and was not seen to cost"
+
+    def test_without_a_baseline_the_answer_is_not_inconclusive(self, make_run: MakeRun, tmp_path: Path) -> None:
+        run = make_run(tmp_path, {("a", 4): PAYS}, baseline=None)
+        assert crossover(run).as_json()["results"][0]["answer"] == (
+            "a: speedup is unavailable, no baseline was measured"
+        )
+
+    def test_without_a_finished_cell_the_answer_says_so(self, make_run: MakeRun, tmp_path: Path) -> None:
+        make_run(tmp_path, {("a", 4): PAYS})
+        (tmp_path / "cells.jsonl").unlink()
+        assert crossover(Run(tmp_path)).as_json()["results"][0]["answer"] == "a: no cell is finished"
+
+    @pytest.mark.parametrize(
+        "counts",
+        ['"steps":6,"drafted":24,"accepted":0', '"steps":0,"drafted":0,"accepted":0'],
+        ids=["nothing kept", "nothing drafted"],
+    )
+    def test_the_answer_says_first_that_a_draft_does_nothing(
+        self, make_run: MakeRun, tmp_path: Path, counts: str
+    ) -> None:
+        run = make_run(tmp_path, {("a", 4): COSTS})
+        path = tmp_path / "requests.jsonl"
+        path.write_text(path.read_text().replace('"steps":6,"drafted":24,"accepted":12', counts))
+        answer = crossover(Run(run.folder)).as_json()["results"][0]["answer"]
+        assert answer.startswith("a, whose draft does nothing here, costs from concurrency 4")
 
     def test_the_factors_are_of_the_level(self, found: dict[str, Any]) -> None:
         factors = found["results"][0]["levels"][0]["factors"]

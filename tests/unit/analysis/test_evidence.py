@@ -6,11 +6,19 @@ from types import ModuleType
 
 import pytest
 
+from toolkit.analysis.acceptance import by_position
 from toolkit.analysis.crossover import Crossover, crossover
+from toolkit.analysis.factors import factors
+from toolkit.analysis.forecast.cost import read_cost
+from toolkit.analysis.forecast.predict import predictions
 from toolkit.analysis.levels import cross_check
 from toolkit.analysis.run import Run
+from toolkit.analysis.tuning.result import Tuning
+from toolkit.analysis.tuning.runs import tuning_of
+from toolkit.launch.profile import load_profile
 
 ROOT = Path(__file__).parents[3]
+RUNS = ROOT / "tests" / "data" / "runs"
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,80 @@ def test_it_says_on_which_machine_and_with_which_engine(run: Run) -> None:
     assert {arm.engine_version for arm in run.info.arms} == {"0.32.0"}
 
 
-def test_it_holds_no_path_of_the_machine_that_measured_it() -> None:
-    text = (ROOT / "tests" / "data" / "runs" / "lab-copy-code" / "run.json").read_text()
-    assert str(Path.home()) not in text
-    assert str(ROOT) not in text
+def test_nothing_kept_holds_a_path_of_the_machine_that_measured_it() -> None:
+    texts = [path.read_text() for path in RUNS.rglob("*.json")]
+    assert not any(str(Path.home()) in text or str(ROOT) in text or "/tmp/" in text for text in texts)
+
+
+class TestGolden:
+    """The whole analysis of one real run, pinned."""
+
+    def test_speedups_and_intervals(self, result: Crossover) -> None:
+        levels = [(level.speedup, level.low, level.high) for level in result.results[0].levels]
+        assert [tuple(round(value or 0, 3) for value in level) for level in levels] == [
+            (1.412, 1.277, 1.561),
+            (1.379, 1.229, 1.547),
+            (1.119, 1.079, 1.16),
+            (1.015, 0.953, 1.082),
+        ]
+
+    def test_factors_multiply_to_the_speedup(self, run: Run) -> None:
+        for level in factors(run, "lab-ngram"):
+            assert level.tokens_per_pass is not None
+            assert level.passes_per_iteration is not None
+            assert level.seconds_per_iteration is not None
+            product = level.tokens_per_pass * level.passes_per_iteration / level.seconds_per_iteration
+            assert product == pytest.approx(level.speedup)
+
+    def test_the_factor_that_turned_it_is_the_seconds_of_an_iteration(self, run: Run) -> None:
+        said = {level.concurrency: level.sentence for level in factors(run, "lab-ngram")}
+        assert "compute is saturated" in said[64]
+        assert "compute is saturated" not in said[1]
+
+    def test_acceptance_by_position(self, run: Run) -> None:
+        found = by_position(run, "lab-ngram")
+        assert [round(position.given or 0, 3) for position in found] == [0.742, 0.854, 0.847, 0.879]
+
+
+def test_predictions_from_one_verify_cost_run_land_within_15_percent_at_8_of_10_points() -> None:
+    """Two methods, five levels; the cost was measured without either arm's sweep."""
+    found = predictions(Run(RUNS / "lab-two-methods"), read_cost(RUNS / "lab-cost"))
+    errors = {(one.arm, one.concurrency): round(one.error or 9, 3) for one in found}
+    assert len(errors) == 10
+    assert sum(abs(error) <= 0.15 for error in errors.values()) >= 8, errors
+
+
+class TestTuning:
+    """lab-ngram with K by load, against no speculation and against K = 4 always."""
+
+    @pytest.fixture(scope="class")
+    def tuning(self) -> Tuning:
+        return tuning_of(RUNS / "lab-tune")
+
+    def test_the_schedule_held_when_it_was_measured_again(self, tuning: Tuning) -> None:
+        assert (tuning.outcome, tuning.exit_code) == ("kept", 0)
+
+    def test_it_costs_at_no_level_and_pays_at_one(self, tuning: Tuning) -> None:
+        verdicts = [level.verdict for level in tuning.validations[-1].levels]
+        assert "costs" not in verdicts
+        assert "pays" in verdicts
+
+    def test_it_is_slower_than_the_profile_as_shipped_at_no_level_and_faster_at_one(self, tuning: Tuning) -> None:
+        verdicts = [level.verdict for level in tuning.parent or ()]
+        assert "costs" not in verdicts
+        assert "pays" in verdicts
+
+    def test_no_k_was_contradicted_by_what_was_drafted(self, tuning: Tuning) -> None:
+        assert [proof for proof in tuning.proofs if proof.verdict == "contradicted"] == []
+
+    def test_the_profile_it_wrote_is_one(self) -> None:
+        profile = load_profile(str(RUNS / "lab-tune" / "lab-ngram-tuned.yaml"))
+        assert profile.speculation is not None
+        assert profile.speculation.schedule
+
+
+def test_the_same_profile_on_both_sides_got_at_most_2_of_10_verdicts_wrong() -> None:
+    levels = crossover(Run(RUNS / "lab-same-twice")).results[0].levels
+    assert len(levels) == 10
+    assert sum(level.verdict != "inconclusive" for level in levels) <= 2
+    assert not any(level.withheld for level in levels)

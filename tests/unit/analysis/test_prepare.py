@@ -9,8 +9,8 @@ import pytest
 from stub_server import StubServer
 
 from toolkit.analysis.arms import Arm, can_stay_resident, describe, key_part
-from toolkit.analysis.ask import Ask, arms_of
-from toolkit.analysis.prepare import sweep
+from toolkit.analysis.ask import Ask, arms_of, plan_of
+from toolkit.analysis.prepare import _info, sweep
 from toolkit.analysis.run import Run, resume_key
 from toolkit.errors import EngineError, InputError
 from toolkit.launch.profile import load_profile
@@ -221,6 +221,14 @@ class TestKeyOfAProfile:
     def test_what_changes_a_number_is_part_of_it(self, change: str) -> None:
         # Case 19.
         assert key_of("ngram-8b", change) != key_of("ngram-8b")
+
+
+def test_profiles_are_kept_as_they_were_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: ngram-8b\n")
+    ask = Ask(profiles=[str(path)], baseline="baseline-8b")
+    info = _info(ask, plan_of(ask, 0, []), 0, [], Quiet())
+    assert (info.arms[0].name, info.profiles, info.baseline_profile) == ("mine", [str(path)], "baseline-8b")
 
 
 def test_a_profile_against_itself_gets_two_names() -> None:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from toolkit.analysis.crossover import ArmResult, Crossover, Verdict
+from toolkit.analysis.crossover import Crossover, Verdict
 from toolkit.analysis.escape import one_line
 from toolkit.analysis.plots.style import (
     COLOURS,
@@ -129,7 +129,7 @@ def _series(result: Crossover, longest: int) -> list[_Series]:
         ]
         series.append(
             _Series(
-                label=f"{short(arm.arm, longest)}: {_where(arm)}",
+                label=f"{short(arm.arm, longest)}: {arm.bracket}",
                 points=points,
                 bracket=(pays * shift, costs * shift) if between and pays and costs else None,
                 colour=COLOURS[number % len(COLOURS)],
@@ -143,13 +143,6 @@ def _title(result: Crossover) -> str:
     workloads = list(dict.fromkeys(short(arm.workload) for arm in result.results))
     over = f"over {short(result.baseline)}" if result.baseline else "(no baseline)"
     return f"Speedup {over}" + (f" on {', '.join(workloads)}" if workloads else "")
-
-
-def _where(result: ArmResult) -> str:
-    pays, costs = result.pays_up_to, result.costs_from
-    parts = [f"pays up to {pays}"] if pays is not None else []
-    parts += [f"costs from {costs}"] if costs is not None else []
-    return ", ".join(parts) or "inconclusive at every concurrency"
 
 
 def _footnote(result: Crossover, series: Sequence[_Series], width: int) -> list[str]:

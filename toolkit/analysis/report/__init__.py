@@ -13,7 +13,7 @@ from toolkit.analysis.forecast.cost import FILE, MeasuredCost, read_cost
 from toolkit.analysis.forecast.own_cost import own_cost
 from toolkit.analysis.report import provenance
 from toolkit.analysis.report.acceptance import acceptance
-from toolkit.analysis.report.answer import answer, by_workload
+from toolkit.analysis.report.answer import answer, folders
 from toolkit.analysis.report.latency import latency
 from toolkit.analysis.report.page import Page, Part, Section, render
 from toolkit.analysis.report.speedup import plan, speedups, why
@@ -28,7 +28,7 @@ def report(runs: Sequence[Run], path: Path, cost: MeasuredCost | None = None) ->
 
     Without either, the iterations of its baseline do.
 
-    Raises InputError: a Run without finished cells or not whole, a page over LARGEST, a disk that refuses.
+    Raises InputError: a Run without a finished cell of an arm or not whole, a page over LARGEST, a disk that refuses.
     """
     html = render(page_of(runs, cost)).encode()
     if len(html) > LARGEST:
@@ -40,18 +40,21 @@ def report(runs: Sequence[Run], path: Path, cost: MeasuredCost | None = None) ->
 
 
 def page_of(runs: Sequence[Run], cost: MeasuredCost | None = None) -> Page:
-    """The page that `report` writes. Raises InputError for a Run that cannot be read or has no finished cell."""
-    for run in runs:
-        if not run.cells():
-            raise InputError(
-                f"{run.folder}: no cell of this run is finished. Repeat its sweep command to go on with it."
-            )
+    """The page that `report` writes.
+
+    Raises InputError for a Run that cannot be read, or in which no arm has a finished cell.
+    """
     measured = [(run, crossover(run)) for run in runs]
+    for run, result in measured:
+        if not any(one.levels for one in result.results):
+            raise InputError(
+                f"{run.folder}: no cell of an arm of this run is finished. Repeat its sweep command to go on with it."
+            )
     parts = []
-    for number, (run, result) in enumerate(measured, start=1):
+    for number, ((run, result), folder) in enumerate(zip(measured, folders(runs), strict=True), start=1):
         own = answer([(run, result)]) if len(runs) > 1 else f"Speedup over {result.baseline or 'no baseline'}"
         found = _sections(run, result, f"run-{number}", own, cost)
-        parts.append(Part(_name(run, by_workload(runs)), _summary(run), [f"{text}." for text in result.caveats], found))
+        parts.append(Part(_name(run, folder), _summary(run), [f"{text}." for text in result.caveats], found))
     return Page(answer(measured), f"Made by toolkit {__version__} report from the Run directories alone.", parts)
 
 
@@ -69,9 +72,9 @@ def _sections(run: Run, result: Crossover, name: str, heading: str, cost: Measur
     return [*found, *provenance.measured(run), provenance.again(run)]
 
 
-def _name(run: Run, workload_tells: bool) -> str:
+def _name(run: Run, folder: str) -> str:
     what = f"{run.info.workload.name} on {run.info.target or run.info.arms[0].model}"
-    return what if workload_tells else f"{run.folder.resolve().name}: {what}"
+    return f"{folder}: {what}" if folder else what
 
 
 def _summary(run: Run) -> str:

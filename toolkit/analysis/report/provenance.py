@@ -51,7 +51,7 @@ def sweep_command(run: Run) -> list[str]:
     parts += ["--workload", f"{info.workload.name}.jsonl" if file else info.workload.name]
     parts += ["--concurrency", ",".join(map(str, info.levels))]
     if info.budget_seconds:
-        parts += ["--budget", f"{info.budget_seconds / 60:g}"]
+        parts += ["--budget", f"{info.budget_seconds / 60:.15g}"]  # the digits that survive minutes x 60 / 60
     elif info.rounds is not None:
         parts += ["--rounds", str(info.rounds)]
     counts = set(info.requests.values())
@@ -62,7 +62,9 @@ def sweep_command(run: Run) -> list[str]:
             parts += [flag, str(info.sampling[name])]
     parts += [word for change in info.changes for word in ("--set", change)]
     parts += ["--ignore-eos"] if info.sampling.get("ignore_eos") else []
-    parts += ["--seed", str(info.workload.seed)] if not file else []
+    # A seed that was drawn for this Run is no part of its key: the directory names it, and it alone.
+    drawn = info.key_parts.get("workload") == info.workload.name
+    parts += ["--seed", str(info.workload.seed)] if not file and not drawn else []
     for flag, text in (("--target", info.target), ("--change", info.change)):
         parts += [flag, text] if text else []
     return [*parts, "--run", str(run.folder)]
@@ -74,7 +76,10 @@ def _arms(info: RunInfo) -> list[str]:
         parts = ["--base-url", first.base_url, "--model", first.model]
         parts += ["--baseline-url", baseline.base_url] if baseline and baseline.base_url else []
         return [*parts, "--precision", first.precision] if first.precision else parts
-    parts = [part for arm in info.arms for part in ("--profile", arm.name)]
+    asked = info.profiles or [arm.name for arm in info.arms]
+    parts = [part for profile in asked for part in ("--profile", profile)]
+    if info.baseline_profile is not None:
+        return [*parts, "--baseline", info.baseline_profile]
     if baseline is None:
         return parts
     same = len(info.arms) == 1 and baseline.name == f"{first.name}-again"  # A/A: one profile on both sides

@@ -1,5 +1,6 @@
 """The sections that answer: where it pays, why it stops paying, and whether that was to be expected."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from toolkit.analysis.crossover import ArmResult, Crossover, Level
@@ -17,6 +18,10 @@ COLUMNS = ("n", "speedup", "95 % interval", "verdict", "tok/s", "baseline", "tok
 PLANNED = ("n", "K", "predicted", "measured", "error", "what binds")
 MOST_ERRORS = 5
 CLOSE = 0.15  # of the measured speedup
+OWN = (
+    "A pass costs what the iterations of this Run's own baseline took, and the arm's own time was not used: this is no "
+    "test of a plan."
+)
 
 Stats = dict[tuple[str, Side, int], LevelStats]
 
@@ -55,10 +60,11 @@ def why(one: ArmResult, name: str, remark: str) -> Section:
     """Which factor turned the sign. The heading is of the first level that lost, or of the last one."""
     levels = [level.factors for level in one.levels if level.factors is not None]
     reasons = list(dict.fromkeys(sentence(level.reason) for level in levels if level.reason))
+    told = [level for level in levels if level.sentence]
     if not any(level.tokens_per_pass or level.passes_per_iteration for level in levels):
         nothing = "It takes both sides of a pair, and no level has one."
-        return Section(f"Why {one.arm} gains or loses is unavailable", texts=reasons or [nothing])
-    told = [level for level in levels if level.sentence]
+        texts = [*(_said(level) for level in told), *reasons]
+        return Section(f"Why {one.arm} gains or loses is unavailable", texts=texts or [nothing])
     turn = next((level for level in told if level.speedup and level.speedup < 1), told[-1] if told else None)
     columns = ["n", "speedup", "tok/pass", "passes/iter.", "s/iter."]
     rows, product = [_three(level) for level in levels], "passes per iteration / seconds per iteration"
@@ -66,7 +72,7 @@ def why(one: ArmResult, name: str, remark: str) -> Section:
         columns = [*columns[:3], "passes/s"]
         rows, product = [_two(level) for level in levels], "passes per second"
     points = "; ".join(f"at {row[0]}: speedup {row[1]}, tokens per pass {row[2]}" for row in rows)
-    others = [sentence(level.sentence[:1].upper() + level.sentence[1:]) for level in told if level is not turn]
+    others = [_said(level) for level in told if level is not turn]
     return Section(
         heading=f"Why, for {one.arm}: {turn.sentence}" if turn else f"What makes the speedup of {one.arm}",
         picture=picture(
@@ -84,24 +90,33 @@ def why(one: ArmResult, name: str, remark: str) -> Section:
 def plan(run: Run, cost: MeasuredCost | None) -> Section:
     """Predicted beside measured, with what binds."""
     found = predictions(run, cost)
-    if not found:
+    if cost is None or not found:
         return Section("The plan is unavailable", texts=[_no_plan(cost)])
-    errors = [one.error for one in found if one.error is not None]
-    close = sum(abs(error) <= CLOSE for error in errors)
     tables = [
         Table(f"{arm}: speedup, predicted and measured", PLANNED, [_planned(one) for one in found if one.arm == arm],
               frozenset({PLANNED.index("what binds")}))
         for arm in dict.fromkeys(one.arm for one in found)
     ]  # fmt: skip
     return Section(
-        heading=f"The plan came within {CLOSE:.0%} of the measurement at {close} of {len(errors)} points",
-        texts=["Predicted from the cost of a pass and this Run's own acceptance."],
+        heading=_plan_heading(found, cost),
+        texts=[OWN if cost.source else "Predicted from the cost of a pass and this Run's own acceptance."],
         tables=tables,
         remarks=[
             *(f"Cost: {source}." for source in dict.fromkeys(one.source for one in found)),
             *_elsewhere(run, cost),
         ],
     )
+
+
+def _plan_heading(found: Sequence[Prediction], cost: MeasuredCost) -> str:
+    """The score, where the prediction could have failed: not from the Run's own baseline, and beside a measurement."""
+    if cost.source:
+        return "What the baseline's iterations and the acceptance imply"
+    errors = [one.error for one in found if one.error is not None]
+    if not errors:
+        return "What the cost of a pass and the acceptance imply"
+    close = sum(abs(error) <= CLOSE for error in errors)
+    return f"The plan came within {CLOSE:.0%} of the measurement at {close} of {len(errors)} points"
 
 
 def _speedup_row(level: Level, stats: Stats, arm: str, baseline: str | None) -> tuple[str, ...]:
@@ -124,10 +139,7 @@ def _doubts(one: ArmResult) -> list[str]:
     """What is said of the levels of one arm, the same of several levels once."""
     at: dict[str, list[int]] = {}
     for level in one.levels:
-        said = [level.reason] if level.withheld or level.verdict == "inconclusive" else []
-        if level.pairs_needed is not None:
-            said = [f"{level.reason}; {level.pairs_needed} pairs would show a speedup of 1.10 nine times in ten"]
-        for text in [*said, *level.notes]:
+        for text in filter(None, (level.reason if level.withheld else level.advice, *level.notes)):
             at.setdefault(text, []).append(level.concurrency)
     return [f"{one.arm} at {', '.join(map(str, levels))}: {text}." for text, levels in at.items()]
 
@@ -140,6 +152,10 @@ def _failures(run: Run) -> list[str]:
             counts[record.served_by, record.error] = counts.get((record.served_by, record.error), 0) + 1
     commonest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_ERRORS]
     return [f"{name}, failed requests: {count} x {error[:200]}" for (name, error), count in commonest]
+
+
+def _said(level: LevelFactors) -> str:
+    return sentence(level.sentence[:1].upper() + level.sentence[1:])
 
 
 def _three(level: LevelFactors) -> tuple[str, ...]:
@@ -156,10 +172,8 @@ def _planned(one: Prediction) -> tuple[str, ...]:
     return (str(one.concurrency), str(one.k), ratio(one.speedup), ratio(one.measured), error, one.limit)
 
 
-def _elsewhere(run: Run, cost: MeasuredCost | None) -> list[str]:
+def _elsewhere(run: Run, cost: MeasuredCost) -> list[str]:
     """A cost of another model or another machine predicts, but of something else."""
-    if cost is None:
-        return []
     said = []
     if cost.model not in {info.model for info in run.info.arms}:
         said.append(f"The cost is of another model, {cost.model}.")

@@ -129,6 +129,12 @@ def test_the_legend_says_where_an_arm_pays_and_costs() -> None:
     assert "draft-1b: pays up to 4, costs from 64" in words(crossover_figure(THREE))
 
 
+def test_the_legend_gives_no_bracket_where_there_is_none() -> None:
+    legend = words(crossover_figure(one_arm(level(1, 0.8), level(4, 1.5))))
+    assert "lab-ngram: not monotone" in legend
+    assert "pays up to" not in legend
+
+
 def test_the_ticks_are_the_measured_levels() -> None:
     axes = crossover_figure(TYPICAL).axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "4", "16", "64"]

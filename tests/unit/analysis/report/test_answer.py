@@ -6,19 +6,16 @@ from pathlib import Path
 import pytest
 
 from toolkit.analysis.crossover import ArmResult, Crossover, Level, Verdict
-from toolkit.analysis.report.answer import answer, clause
+from toolkit.analysis.report.answer import answer
 from toolkit.analysis.run import Run
 
 MakeRun = Callable[..., Run]
 
 
-def result(arm: str, length: float = 2.5, synthetic: bool = False, **verdicts: Verdict) -> ArmResult:
+def result(arm: str, synthetic: bool = False, idle: bool = False, **verdicts: Verdict) -> ArmResult:
     """An arm with levels like `n1="pays"`."""
-    levels = [
-        Level(int(n[1:]), 1.0, 0.9, 1.1, verdict, "", 6, None, None, acceptance_length=length)
-        for n, verdict in verdicts.items()
-    ]
-    return ArmResult(arm, "chat", levels, synthetic)
+    levels = [Level(int(n[1:]), 1.0, 0.9, 1.1, verdict, "", 6, None, None) for n, verdict in verdicts.items()]
+    return ArmResult(arm, "chat", levels, synthetic, idle=idle)
 
 
 @pytest.fixture
@@ -41,9 +38,9 @@ def test_it_is_one_sentence(run: Run, verdicts: dict[str, Verdict], said: str) -
     assert answer([(run, Crossover("base", [result("a", **verdicts)]))]) == said
 
 
-def test_without_a_baseline_it_is_unknown(run: Run) -> None:
+def test_without_a_baseline_it_is_unavailable(run: Run) -> None:
     said = answer([(run, Crossover(None, [result("a", n1="inconclusive")]))])
-    assert said == "whether a pays is unknown, for no baseline was measured."
+    assert said == "a: speedup is unavailable, no baseline was measured."
 
 
 def test_several_arms_have_a_clause_each(run: Run) -> None:
@@ -67,15 +64,23 @@ def test_runs_on_the_same_workload_go_by_their_directories(run: Run, make_run: M
     assert "; in other, a pays" in said
 
 
-def test_a_draft_that_does_nothing_is_said_before_the_verdict() -> None:
-    said = clause(result("a", length=1.04, n1="costs"), "base")
-    assert said == "a, whose draft does nothing here, costs from concurrency 1 on and was not seen to pay"
+def test_directories_of_one_name_go_by_their_paths(make_run: MakeRun, tmp_path: Path) -> None:
+    one, runs = Crossover("base", [result("a", n1="pays")]), [make_run(tmp_path / name / "lab", {}) for name in "xy"]
+    said = answer([(run, one) for run in runs])
+    assert said.startswith(f"in {tmp_path}/x/lab, a pays")
+    assert f"; in {tmp_path}/y/lab, a pays" in said
 
 
-def test_synthetic_acceptance_is_said_first(run: Run) -> None:
+def test_a_draft_that_does_nothing_is_said_before_the_verdict(run: Run) -> None:
+    said = answer([(run, Crossover("base", [result("a", idle=True, n1="costs")]))])
+    assert said == "a, whose draft does nothing here, costs from concurrency 1 on and was not seen to pay."
+
+
+def test_synthetic_acceptance_is_said_before_the_verdict(run: Run) -> None:
     said = answer([(run, Crossover("base", [result("a", synthetic=True, n1="pays")]))])
-    assert said.startswith("For sizing only: a pays")
+    assert said.startswith("a (synthetic acceptance: for sizing only) pays")
 
 
-def test_an_arm_without_finished_cells_is_left_out(run: Run) -> None:
-    assert answer([(run, Crossover("base", [result("a", n1="pays"), result("b")]))]).count("a pays") == 1
+def test_an_arm_without_finished_cells_is_said_to_have_none(run: Run) -> None:
+    said = answer([(run, Crossover("base", [result("a", n1="pays"), result("b")]))])
+    assert said.endswith("; b: no cell is finished.")

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from toolkit.analysis.report.provenance import again, sweep_command
 from toolkit.analysis.run import Run, WorkloadInfo
 
 MakeRun = Callable[..., Run]
 PAIRS = [(150.0, 100.0)] * 6
+LAB = Run(Path(__file__).parents[3] / "data" / "runs" / "lab-copy-code")
 
 
 @pytest.fixture
@@ -41,8 +45,20 @@ def test_running_servers(command: Callable[..., list[str]]) -> None:
     assert "--profile" not in words
 
 
+def test_profiles_are_named_as_they_were_asked_for(command: Callable[..., list[str]]) -> None:
+    words = command(profiles=["drafts/mine.yaml"], baseline_profile="./base.yaml")
+    assert words[2:6] == ["--profile", "drafts/mine.yaml", "--baseline", "./base.yaml"]
+
+
+def test_a_seed_that_was_drawn_for_the_run_is_left_to_its_directory(command: Callable[..., list[str]]) -> None:
+    # With it the resume key would hold the digest of the workload instead of its name.
+    assert "--seed" not in command(key_parts={"workload": "copy-code"})
+
+
 def test_levels_rounds_sampling_and_seed(command: Callable[..., list[str]]) -> None:
-    words = command(sampling={"max_tokens": 48, "temperature": 0.0, "ignore_eos": True})
+    words = command(
+        sampling={"max_tokens": 48, "temperature": 0.0, "ignore_eos": True}, key_parts={"workload": "d" * 64}
+    )
     flags = ("--concurrency", "--rounds", "--max-tokens", "--temperature", "--seed")
     assert [value(words, flag) for flag in flags] == ["1,4", "6", "48", "0.0", "0"]
     assert "--ignore-eos" in words
@@ -51,6 +67,15 @@ def test_levels_rounds_sampling_and_seed(command: Callable[..., list[str]]) -> N
 def test_a_budget_stands_for_the_rounds(command: Callable[..., list[str]]) -> None:
     words = command(budget_seconds=480.0, rounds=None)
     assert (value(words, "--budget"), value(words, "--rounds")) == ("8", None)
+
+
+@given(st.integers(1, 10**9), st.integers(0, 6))
+@example(12345678, 0)
+@example(16666667, 6)
+def test_a_budget_is_told_to_its_last_digit(number: int, decimals: int) -> None:
+    minutes = number / 10**decimals  # as somebody types it
+    info = LAB.info.model_copy(update={"budget_seconds": minutes * 60})
+    assert float(value(sweep_command(SimpleNamespace(info=info, folder=Path("run"))), "--budget") or 0) == minutes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("requests", "said"), [({1: 8, 4: 16}, None), ({1: 32, 4: 32}, "32")], ids=["default", "own"])

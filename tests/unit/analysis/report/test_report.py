@@ -11,12 +11,15 @@ import pytest
 from toolkit.analysis import report as report_package
 from toolkit.analysis.crossover import crossover
 from toolkit.analysis.forecast.cost import Curve, MeasuredCost, Point
+from toolkit.analysis.forecast.own_cost import own_cost
 from toolkit.analysis.forecast.predict import Prediction
+from toolkit.analysis.levels import level_stats
 from toolkit.analysis.report import report
 from toolkit.analysis.report.acceptance import acceptance
 from toolkit.analysis.report.speedup import plan, speedups, why
 from toolkit.analysis.run import Run
 from toolkit.errors import InputError
+from toolkit.terminal import sentences
 
 MakeRun = Callable[..., Run]
 LAB = Path(__file__).parents[4] / "tests" / "data" / "runs" / "lab-copy-code"
@@ -71,6 +74,12 @@ def parse(html: str) -> Elements:
 
 def texts(html: str, tag: str) -> list[str]:
     return [text.strip() for text in parse(html).text.get(tag, []) if text.strip()]
+
+
+def hide_counts(folder: Path) -> None:
+    """Let no response tell its acceptance."""
+    path = folder / "requests.jsonl"
+    path.write_text(re.sub(r',"(steps|drafted|accepted)":\d+|,"passes":\[\d+,\d+\]', "", path.read_text()))
 
 
 @pytest.fixture
@@ -164,7 +173,7 @@ class TestPage:
             make_run(tmp_path / "run", {("a", 1): PAYS}, arm={"argv": ["vllm", "--speculative-config", config]})
         )
         (answer,) = texts(html, "h1")
-        assert answer.startswith("For sizing only: ")
+        assert answer.startswith("a (synthetic acceptance: for sizing only) pays")
         assert any("synthetic acceptance" in text for text in texts(html, "p"))
         svgs = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
         assert svgs
@@ -222,8 +231,7 @@ class TestUntrusted:
 class TestUnavailable:
     def test_acceptance_says_why_and_which_flag(self, make_run: MakeRun, tmp_path: Path) -> None:
         run = make_run(tmp_path / "run", {("a", 1): PAYS})
-        path = run.folder / "requests.jsonl"
-        path.write_text(re.sub(r',"(steps|drafted|accepted)":\d+|,"passes":\[\d+,\d+\]', "", path.read_text()))
+        hide_counts(run.folder)
         run = Run(run.folder)
         section = acceptance(run, crossover(run).results[0], "name", "")
         assert section.heading == "What a accepts is unavailable"
@@ -239,6 +247,29 @@ class TestUnavailable:
         run = make_run(tmp_path / "run", {("a", 1): PAYS[:2]})
         assert "a at 1: 2 pairs measured, 5 are needed." in speedups(run, crossover(run), "name", "").remarks
 
+    def test_factors_that_are_unknown_do_not_silence_what_is_known(self, make_run: MakeRun, tmp_path: Path) -> None:
+        peaks = {"counters": [], "running_peak": 2.0}
+        run = make_run(tmp_path / "run", {("a", 4): PAYS}, cell=peaks)
+        hide_counts(run.folder)
+        cells = (run.folder / "cells.jsonl").read_text().splitlines(keepends=True)
+        seen = [
+            line.replace('"running_peak":2.0', '"running_peak":4.0') if '"side":"baseline"' in line else line
+            for line in cells
+        ]
+        (run.folder / "cells.jsonl").write_text("".join(seen))
+        section = why(crossover(Run(run.folder)).results[0], "name", "")
+        assert section.texts[0] == "At 4 only 2 of 4 requests run, the baseline runs 4."
+        assert "tokens per pass are unavailable" in section.texts[1]
+
+    def test_an_inconclusive_level_says_what_it_would_take_as_the_terminal_does(
+        self, make_run: MakeRun, tmp_path: Path
+    ) -> None:
+        run = make_run(tmp_path / "run", {("a", 1): [(100.1, 100.0), (99.9, 100.0)] * 3})
+        result = crossover(run)
+        told = "a at 1: an effect of 10 % would have shown in 9 of 10 sweeps of 6 pairs."
+        assert told in speedups(run, result, "name", "").remarks
+        assert told.removeprefix("a ") in [line.strip() for line in sentences(run, result, level_stats(run))]
+
     def test_without_a_cost_the_plan_says_what_measures_it(self) -> None:
         section = plan(Run(LAB), None)
         assert section.heading == "The plan is unavailable"
@@ -247,8 +278,16 @@ class TestUnavailable:
 
 class TestRefused:
     def test_a_run_without_finished_cells(self, make_run: MakeRun, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="no cell of this run is finished"):
+        with pytest.raises(InputError, match="no cell of an arm of this run is finished"):
             report([make_run(tmp_path / "run", {})], tmp_path / "report.html")
+
+    def test_a_run_that_was_killed_after_its_first_baseline_cell(self, make_run: MakeRun, tmp_path: Path) -> None:
+        run = make_run(tmp_path / "run", {("a", 1): PAYS[:1]})
+        for file in ("cells.jsonl", "requests.jsonl"):
+            lines = (run.folder / file).read_text().splitlines(keepends=True)
+            (run.folder / file).write_text("".join(line for line in lines if '"side":"baseline"' in line))
+        with pytest.raises(InputError, match="no cell of an arm of this run is finished"):
+            report([Run(run.folder)], tmp_path / "report.html")
 
     def test_a_run_that_is_not_whole(self, make_run: MakeRun, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not whole"):
@@ -263,10 +302,26 @@ class TestPlan:
             Prediction("a", 8, 4, 2.0, "compute", "cost of here", measured=None),
         ]
         monkeypatch.setattr("toolkit.analysis.report.speedup.predictions", lambda run, cost: found)
-        section = plan(Run(LAB), None)
+        section = plan(Run(LAB), COST)
         assert section.heading == "The plan came within 15% of the measurement at 1 of 2 points"
         assert section.tables[0].rows[0] == ("1", "4", "1.65x", "1.50x", "+10%", "weights")
         assert section.tables[0].rows[2][3:5] == ("n/a", "n/a")
+
+    def test_without_a_measured_speedup_there_is_no_score(self, make_run: MakeRun, tmp_path: Path) -> None:
+        section = plan(make_run(tmp_path / "run", {("a", 1): PAYS}, baseline=None), COST)
+        assert section.heading == "What the cost of a pass and the acceptance imply"
+        assert section.tables
+
+    def test_a_cost_of_the_run_itself_is_no_test(self) -> None:
+        run = Run(LAB)
+        section = plan(run, own_cost(run))
+        assert section.heading == "What the baseline's iterations and the acceptance imply"
+        assert "the arm's own time was not used" in section.texts[0]
+        assert section.tables[0].rows[0][3] == "1.41x"
+
+    def test_an_arm_that_does_not_speculate_is_not_planned(self, make_run: MakeRun, tmp_path: Path) -> None:
+        run = make_run(tmp_path / "run", {("a", 1): PAYS}, arm={"method": "none", "speculates": False})
+        assert not plan(run, COST).tables
 
     def test_a_measured_cost_predicts_every_level(self) -> None:
         section = plan(Run(LAB), COST)
