@@ -5,11 +5,12 @@ the author's name, which no other index has, so a prefix cache shared between re
 Raise GENERATOR_VERSION with any change here that changes a prompt: runs are told apart by it.
 """
 
-import re
 import textwrap
 from collections.abc import Callable
 from hashlib import sha256
 from random import Random
+
+from toolkit.analysis.vocabulary import WORDS, fill, listed, pick
 
 GENERATOR_VERSION = 1
 
@@ -38,106 +39,9 @@ def write(workload: str, seed: int, index: int) -> tuple[str, str]:
     return WRITERS[workload](Random(f"{workload}/{seed}/{index}"), author_name(workload, seed, index))
 
 
-def _list(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",")]
-
-
-_WORDS = {
-    "noun": _list(
-        "anchor, basket, bridge, candle, carpet, cellar, circle, copper, corner, cradle, engine, feather, fence, "
-        "filter, garden, hammer, harbor, kettle, ladder, lantern, ledger, marble, market, meadow, mirror, needle, "
-        "orchard, packet, pebble, pillar, pocket, quarry, ribbon, saddle, shelter, signal, socket, spindle, summit, "
-        "tablet, temple, thread, timber, tunnel, valley, vessel, wagon, window, winter, zipper"
-    ),
-    "verb": _list(
-        "align, balance, bundle, collect, combine, count, discard, estimate, expand, gather, inspect, label, "
-        "measure, merge, narrow, order, pack, pick, prune, reduce, refill, repair, review, rotate, scale, select, "
-        "settle, shift, split, trim"
-    ),
-    "trait": _list(
-        "active, brittle, closed, dirty, eager, frozen, hollow, idle, loose, narrow, pending, ready, sealed, stale"
-    ),
-    "job": _list(
-        "nurse, baker, bus driver, librarian, carpenter, student, beekeeper, teacher, plumber, gardener, translator, "
-        "dentist, farmer, tailor, postman, night watchman, piano tuner, ferry captain, retired clerk, shop owner"
-    ),
-    "town": _list(
-        "Aldermoor, Birchfield, Copperhill, Dunwater, Elmstead, Fernley, Greywick, Hollowbay, Ivybridge, Kettleford, "
-        "Larkholm, Millbrook, Northam, Oakhurst, Pinecrest, Redbank, Saltmarsh, Thornby, Underwood, Westhaven"
-    ),
-    "good": _list(
-        "steel hinges, oak planks, paint rollers, copper pipes, wool blankets, garden hoses, paper bags, glass jars, "
-        "door handles, work gloves, candle wicks, bicycle tubes, tin boxes, cotton sheets, seed trays, rope coils"
-    ),
-    "service": _list(
-        "billing, search, mailer, uploads, catalog, login, reports, archive, gateway, scheduler, payments, stock"
-    ),
-    "month": _list("January, February, March, April, May, June, July, August, September, October, November, December"),
-    "food": _list(
-        "red lentils, stale bread, leeks, too many eggs, a pumpkin, cold rice, chickpeas, green tomatoes, smoked "
-        "fish, beetroot, a cauliflower, oats, mushrooms, sour milk, dried plums, cabbage"
-    ),
-    "plant": _list(
-        "basil, roses, a lemon tree, tomatoes, lavender, a fern, strawberries, a fig tree, beans, orchids, mint, peas"
-    ),
-    "pet": _list("cat, shy dog, puppy, parrot, rabbit, hamster, tortoise, goldfish, hen, pony, guinea pig, kitten"),
-    "skill": _list(
-        "the violin, chess, Spanish, swimming, watercolor painting, knitting, juggling, touch typing, basic algebra, "
-        "photography, woodcarving, bread baking, sign language, singing, Latin, sailing"
-    ),
-    "thing": _list(
-        "washing machine, bicycle, laptop, phone, front door, radiator, kitchen tap, old car, printer, wardrobe, "
-        "window, lawn mower, fridge, bookshelf, umbrella, alarm clock"
-    ),
-    "person": _list(
-        "neighbor, sister, boss, uncle, best friend, roommate, colleague, cousin, landlord, grandmother, son, teacher"
-    ),
-    "time": _list(
-        "two days, a week, ten minutes, half an hour, three evenings, a long weekend, one month, a whole summer"
-    ),
-    "place": _list(
-        "a lighthouse, a night train, an empty museum, a frozen lake, a desert inn, a rooftop garden, a flooded "
-        "library, a mountain hut, a closed circus, a ferry in fog, a clock tower, a salt mine, a space station, a "
-        "quiet village"
-    ),
-    "object": _list(
-        "a blue umbrella, a broken compass, an unsigned letter, a jar of honey, a wooden horse, a rusty key, a paper "
-        "map, a silver whistle, a left shoe, a music box, a burnt recipe, a pocket mirror, a glass marble, a torn "
-        "ticket"
-    ),
-    "mood": _list("gentle, funny, sad, hopeful, strange, dreamy, proud, restless, calm, bittersweet, playful, solemn"),
-    "event": _list(
-        "a storm is coming, nobody remembers the date, all the clocks stop, an old friend returns, the lights go "
-        "out, a stranger tells the truth, the river changes its course, the last bus has left, it snows in July, a "
-        "promise is broken, a child asks the right question, the birds fall silent"
-    ),
-}
-
-
-def _pick(rng: Random, kind: str) -> str:
-    return rng.choice(_WORDS[kind])
-
-
-def _fill(rng: Random, template: str, **known: str) -> str:
-    """Replace each {slot}: by its value in `known`, a word of that kind not yet used, or, for {low-high}, a number."""
-    used: set[str] = set()
-
-    def value(slot: re.Match[str]) -> str:
-        if slot[1] in known:
-            return known[slot[1]]
-        if "-" in slot[1]:
-            low, high = slot[1].split("-")
-            return str(rng.randint(int(low), int(high)))
-        chosen = rng.choice([word for word in _WORDS[slot[1]] if word not in used])
-        used.add(chosen)
-        return chosen
-
-    return re.sub(r"\{([a-z0-9-]+)\}", value, template)
-
-
 # --- copy-code: repeat or edit given code, the traffic that a method which guesses from the prompt hopes for ---
 
-_STATEMENTS = [  # {a}, {b}: names in scope; {new}: a name not used so far; the other slots as in _fill.
+_STATEMENTS = [  # {a}, {b}: names in scope; {new}: a name not used so far; the other slots as in `fill`.
     "{new} = {a} * {2-99} + {b}",
     "{new} = max({a}, {b} - {10-900})",
     "{new} = [{a}, {b}, {100-999}]",
@@ -161,15 +65,15 @@ _CODE_CHARACTERS = 400  # Stop adding statements here; the last function's end b
 
 def _code(rng: Random, stem: str) -> tuple[str, list[str]]:
     """Python that parses, 400 to 620 characters, and the function and argument names in it."""
-    fresh = iter(rng.sample(_WORDS["noun"], len(_WORDS["noun"])))
+    fresh = iter(rng.sample(WORDS["noun"], len(WORDS["noun"])))
     indent = rng.choice(["", "    "])
     code = f"{next(fresh).upper()} = {rng.randint(100, 9999)}\n"
     if indent:
         title = stem.title().replace("_", "")
-        code += _fill(rng, '\n\nclass {title}:\n    """Keeps the {trait} {noun}."""\n', title=title)
+        code += fill(rng, '\n\nclass {title}:\n    """Keeps the {trait} {noun}."""\n', title=title)
     names: list[str] = []
     while len(code) < _CODE_CHARACTERS:
-        function, a, b = f"{_pick(rng, 'verb')}_{next(fresh)}", next(fresh), next(fresh)
+        function, a, b = f"{pick(rng, 'verb')}_{next(fresh)}", next(fresh), next(fresh)
         names += [function, a, b]
         code += f"\n{indent}def {function}({'self, ' if indent else ''}{a}, {b}={rng.randint(2, 99)}):\n"
         scope = [a, b]
@@ -177,7 +81,7 @@ def _code(rng: Random, stem: str) -> tuple[str, list[str]]:
             first, second = rng.sample(scope, 2)
             if "{new}" in template:
                 scope.append(next(fresh))
-            statement = _fill(rng, template, a=first, b=second, new=scope[-1])
+            statement = fill(rng, template, a=first, b=second, new=scope[-1])
             code += textwrap.indent(statement, f"{indent}    ") + "\n"
             if len(code) >= _CODE_CHARACTERS:
                 break
@@ -193,7 +97,7 @@ def _copy_code(rng: Random, author: str) -> tuple[str, str]:
     if dice < 0.5:
         return f"{given}Repeat this code exactly as it is.", "repeat"
     if dice < 0.8:
-        old, new = rng.choice(names), f"{_pick(rng, 'trait')}_{stem.split('_')[0]}"
+        old, new = rng.choice(names), f"{pick(rng, 'trait')}_{stem.split('_')[0]}"
         return f"{given}Write the code again with {old} renamed to {new}.", "rename"
     return f"{given}Repeat this code and explain it.", "explain"
 
@@ -233,10 +137,10 @@ _RECORD_CHARACTERS = 600
 def _extract(rng: Random, author: str) -> tuple[str, str]:
     category = rng.choice(list(_RECORDS))
     head, line, foot, requests = _RECORDS[category]
-    document = f"{author}, {_fill(rng, head)}"
+    document = f"{author}, {fill(rng, head)}"
     while len(document) < _RECORD_CHARACTERS:
-        document += _fill(rng, line)
-    document += _fill(rng, foot)
+        document += fill(rng, line)
+    document += fill(rng, foot)
     return f"{document}\n{rng.choice(requests)}, word for word. Reply with the quoted lines only.", category
 
 
@@ -291,7 +195,7 @@ _OPENINGS = [
     "I'm {author}, {18-85}, {job} in {town}. ",
     "{author} from {town} asks: ",
 ]
-_CLOSINGS = _list(
+_CLOSINGS = listed(
     "Please be brief., Give me three options., Explain it simply., What is the most common mistake?, What comes "
     "first?, I have about {20-300} to spend., Tell me why as well., My {person} disagrees with me., I have tried for "
     "{time}."
@@ -301,7 +205,7 @@ _CLOSINGS = _list(
 def _chat(rng: Random, author: str) -> tuple[str, str]:
     topic = rng.choice(list(_QUESTIONS))
     parts = rng.choice(_OPENINGS), rng.choice(_QUESTIONS[topic]), " " + rng.choice(_CLOSINGS)
-    return _fill(rng, "".join(parts), author=author), topic
+    return fill(rng, "".join(parts), author=author), topic
 
 
 # --- copy-list: short prompts, for machines on which the passes over long ones would drown the answers ---
@@ -309,7 +213,7 @@ def _chat(rng: Random, author: str) -> tuple[str, str]:
 
 def _copy_list(rng: Random, author: str) -> tuple[str, str]:
     items = "; ".join(["{trait} {noun} {100-9999}"] * rng.randint(6, 8))
-    return _fill(rng, f"{{author}} counted: {items}. Repeat this list exactly as it is.", author=author), "repeat"
+    return fill(rng, f"{{author}} counted: {items}. Repeat this list exactly as it is.", author=author), "repeat"
 
 
 # --- creative: invented text, which only a draft that knows the language can guess ---
@@ -330,7 +234,7 @@ _SCENE = "{author}, a {job} from {town}, meets a {job} in {place}. One of them c
 
 def _creative(rng: Random, author: str) -> tuple[str, str]:
     form = rng.choice(list(_FORMS))
-    return _fill(rng, _SCENE + rng.choice(_FORMS[form]), author=author), form
+    return fill(rng, _SCENE + rng.choice(_FORMS[form]), author=author), form
 
 
 WRITERS: dict[str, Writer] = {
