@@ -145,6 +145,7 @@ def main(arguments: list[str]) -> None:
     for name in arguments[only_pack:] or COMMANDS:
         place = MEASURED / name
         if not only_pack:
+            place.mkdir(parents=True, exist_ok=True)
             out = ("--out", str(place / "lab-ngram-tuned.yaml")) if name == "lab-tune" else ()
             subprocess.run([sys.executable, "-m", "toolkit", *COMMANDS[name], "--run", str(place), *out], check=True)
         pack(place, KEPT / name)
