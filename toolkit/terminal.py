@@ -102,7 +102,11 @@ def answer(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> Iterator
 def show(parts: Iterable[Table | str]) -> None:
     """Print tables and lines on stdout."""
     for part in parts:
-        say(part) if isinstance(part, str) else out.print(part)
+        if isinstance(part, str):
+            indent = part[: len(part) - len(part.lstrip(" "))]
+            say(indent + one_line(part))  # one line each: a name with a line break must not make two
+        else:
+            out.print(part)
 
 
 def crossover_table(result: Crossover, stats: Sequence[LevelStats]) -> list[Table]:

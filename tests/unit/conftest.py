@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 # No deadline: the machine is shared. Fewer examples than by default: all unit tests together take under a minute.
-settings.register_profile("unit", max_examples=40, deadline=None)
+settings.register_profile("unit", max_examples=25, deadline=None)
 settings.load_profile("unit")
 
 

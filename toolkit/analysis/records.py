@@ -18,7 +18,7 @@ class CellKey(BaseModel):
     A pair is the two cells that differ in `side` alone: `arm` names the arm that both belong to.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     arm: str
     side: Side
@@ -33,9 +33,9 @@ class CellKey(BaseModel):
 class AttemptRecord(BaseModel):
     """A cell that was begun: from here on its prompts may have been served, though no request of it has ended."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
-    schema_: int = Field(SCHEMA, alias="schema")
+    schema_: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     cell: CellKey
     attempt: int = Field(ge=1)
 
@@ -43,9 +43,9 @@ class AttemptRecord(BaseModel):
 class RequestRecord(BaseModel):
     """One request as the client saw it, with the engine's counts translated by its adapter."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
-    schema_: int = Field(SCHEMA, alias="schema")
+    schema_: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     cell: CellKey
     attempt: int = Field(ge=1)
     served_by: str = Field(description="profile or URL that answered")
@@ -72,7 +72,7 @@ class RequestRecord(BaseModel):
 class CounterReading(BaseModel):
     """The engine's counters at one moment, as differences are taken from them later."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     at: float
     iterations: float | None = None
@@ -87,9 +87,9 @@ class CounterReading(BaseModel):
 class CellRecord(BaseModel):
     """One finished cell. Its line is what makes the cell count: an interrupted cell has none."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
-    schema_: int = Field(SCHEMA, alias="schema")
+    schema_: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     cell: CellKey
     attempt: int = Field(ge=1)
     served_by: str

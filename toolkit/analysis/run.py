@@ -36,7 +36,7 @@ _SYNTHETIC_VARIABLE = re.compile(r"SIMULATE_ACC|SPEC_SYNTH")
 class ArmInfo(BaseModel):
     """Where an arm's numbers come from: everything that was launched, or what a running server says of itself."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     engine: str
@@ -66,7 +66,7 @@ class ArmInfo(BaseModel):
 class WorkloadInfo(BaseModel):
     """Which prompts."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     digest: str
@@ -78,9 +78,9 @@ class WorkloadInfo(BaseModel):
 class RunInfo(BaseModel):
     """`run.json`."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
-    schema_: int = Field(SCHEMA, alias="schema")
+    schema_: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     toolkit_version: str
     created: str
     target: str | None = None
@@ -128,8 +128,8 @@ class Run:
             raise InputError(f"{path}: cannot be read: {error}.") from None
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise InputError(f"{path}: not a run.json of this version: {where}: {first['msg']}.") from None
+            where = ".".join(str(part) for part in first["loc"]) + ": " if first["loc"] else ""
+            raise InputError(f"{path}: not a run.json of this version: {where}{first['msg']}.") from None
 
     def cells(self) -> list[CellRecord]:
         """The finished cells, each key once, in the order they were measured."""

@@ -46,7 +46,7 @@ def scoreboard_add(
     from toolkit.analysis.scoreboard import add
 
     added = add(Run(run), change, board)
-    say(f"{board}: {added} rows added")
+    say(f"{board}: {added} rows added{'' if added else ', they are there already'}")
 
 
 @scoreboard_app.command("export")
@@ -121,8 +121,7 @@ def plan(
         return
     for table in plan_tables(found):
         out.print(table)
-    for line in plan_sentences(found):
-        say(line)
+    show(plan_sentences(found))
 
 
 def print_crossover(folder: Path, as_json: bool) -> "Crossover":
@@ -132,6 +131,8 @@ def print_crossover(folder: Path, as_json: bool) -> "Crossover":
     from toolkit.analysis.run import Run
 
     run = Run(folder)
+    if not run.cells():
+        raise InputError(f"{folder}: no cell of this run is finished. Repeat its command to go on with it.")
     result = analyse(run)
     if as_json:
         print_json(result.as_json())
@@ -146,5 +147,7 @@ def print_cost(cost: "MeasuredCost", as_json: bool) -> None:
         print_json({**cost.model_dump(mode="json", by_alias=True), "c": {one.name: c for one, c in cost.shares()}})
         return
     out.print(cost_table(cost))
-    for drafting, c in cost.shares():
-        say(f"{drafting.name}: a draft step costs {c:.2f} of a target step (c), K = {drafting.num_speculative_tokens}.")
+    show(
+        f"{drafting.name}: a draft step costs {c:.2f} of a target step (c), K = {drafting.num_speculative_tokens}."
+        for drafting, c in cost.shares()
+    )

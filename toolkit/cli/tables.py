@@ -42,7 +42,7 @@ def cost_table(cost: MeasuredCost) -> Table:
 
 def plan_tables(plan: Plan) -> list[Table]:
     """Step time against tokens in flight; and per concurrency and K the predicted speedup with what binds."""
-    steps = plain_table("a target pass", "tokens in flight", "ms", "bound by")
+    steps = plain_table("a target pass, no context held", "tokens in flight", "ms", "bound by")
     for tokens, seconds, limit in plan.curve:
         steps.add_row(str(tokens), f"{1e3 * seconds:.1f}", escape(limit))
     title = f"predicted, acceptance: {plan.acceptance}"
@@ -60,10 +60,12 @@ def plan_sentences(plan: Plan) -> list[str]:
     """What was predicted from what, and the best K of each concurrency."""
     draft = f" and {plan.draft}" if plan.draft else ""
     best = [(concurrency, plan.best(concurrency)) for concurrency, _ in plan.plain]
+    tried = ", ".join(str(k) for k in sorted({point.k for point in plan.points}))
+    named = "; ".join(f"{point.k if point else '0 (off)'} at {n}" for n, point in best)
     return [
         f"A prediction for {plan.target}{draft}, {plan.method}, c = {plan.c:.2f}: {plan.source}.",
         f"Requests of {plan.prompt_tokens} prompt and {plan.answer_tokens} answer tokens.",
-        "Best K: " + "; ".join(f"{point.k if point else '0 (off)'} at {n}" for n, point in best) + ".",
+        *([f"Best K of {tried}: {named}."] if plan.names_best else []),
         *(f"{note[0].upper()}{note[1:]}." for note in plan.notes),
     ]
 

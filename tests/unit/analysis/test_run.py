@@ -416,3 +416,15 @@ class TestFindUnfinished:
 
     def test_no_folder_at_all(self, tmp_path: Path) -> None:
         assert self.find(tmp_path / "missing") is None
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("wrong", [('"window_tokens":1000.0', '"window_tokens":NaN'), ('"schema":1', '"schema":9')])
+    def test_a_line_that_holds_no_number_or_another_version_is_named(
+        self, make_run: Callable[..., Run], tmp_path: Path, wrong: tuple[str, str]
+    ) -> None:
+        run = make_run(tmp_path / "run", {("a", 1): [(100.0, 100.0)]})
+        path = run.folder / "cells.jsonl"
+        path.write_text(path.read_text().replace(*wrong))
+        with pytest.raises(InputError, match=r"cells\.jsonl"):
+            Run(run.folder).cells()

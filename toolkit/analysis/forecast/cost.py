@@ -19,7 +19,6 @@ from toolkit.errors import InputError
 
 FILE = "cost.json"
 UNKNOWN = "unknown"  # the method of a server that runs and does not tell
-FLAT = 1.25  # a step that takes up to this much longer than one of a single token is bound by what every step pays
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class StepCost(Protocol):
 class Point(BaseModel):
     """Seconds of a pass over `tokens` new tokens of one request: the median of `repeats`, and the quartiles."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     tokens: int = Field(ge=1)
     seconds: float = Field(gt=0)
@@ -72,7 +71,7 @@ class Curve(BaseModel):
     Straight between two points. Beyond the last one the line through the last half of the points goes on.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     points: list[Point] = Field(min_length=2)
     context: int = Field(ge=0, description="cached tokens of the prompt that was continued")
@@ -118,7 +117,7 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float:
 class Drafting(BaseModel):
     """An arm that was measured beside the plain engine: a pass of its target and all the drafting that follows it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str
     method: str
@@ -131,9 +130,9 @@ class Drafting(BaseModel):
 class MeasuredCost(BaseModel):
     """`cost.json`: what `toolkit verify-cost` found on one machine for one target."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
-    schema_: int = Field(SCHEMA, alias="schema")
+    schema_: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     created: str
     name: str = Field(description="profile or URL of the engine without speculation")
     model: str
@@ -171,12 +170,11 @@ class MeasuredStep:
     kv_tokens: float | None
 
     def target(self, tokens: float, held: float) -> Seconds:
-        """See `StepCost`. What binds is told from where on the curve the pass lies."""
-        seconds, least = self.plain.seconds(tokens, held), self.plain.seconds(1, 0)
-        context = seconds - self.plain.seconds(tokens, 0)
-        if seconds <= FLAT * least:
-            return Seconds(seconds, "weights and overhead")
-        return Seconds(seconds, "KV cache reads" if context > 0.5 * (seconds - least) else "compute")
+        """See `StepCost`. What binds is the largest part: what every pass pays, what its tokens or its context add."""
+        fixed, bare = self.plain.seconds(1, 0), self.plain.seconds(tokens, 0)
+        seconds = self.plain.seconds(tokens, held)
+        parts = {"weights and overhead": fixed, "compute": bare - fixed, "KV cache reads": seconds - bare}
+        return Seconds(seconds, max(parts, key=lambda part: parts[part]))
 
     def draft(self, tokens: float, held: float) -> float:
         """Seconds of one draft pass.
@@ -197,8 +195,8 @@ class MeasuredStep:
 
     def fits(self, held_per_request: float, drafting: bool) -> float | None:
         """See `StepCost`."""
-        beside = self.drafting.kv_tokens if drafting and self.drafting else None
-        room = beside or self.kv_tokens
+        own = self.drafting is not None and self.drafting.method not in LOOKUPS
+        room = self.drafting.kv_tokens if drafting and own and self.drafting else self.kv_tokens
         return room / held_per_request if room and held_per_request > 0 else None
 
     def _extra(self, tokens: float, held: float) -> float:
@@ -212,10 +210,10 @@ def read_cost(path: Path) -> MeasuredCost:
     try:
         return MeasuredCost.model_validate_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: holds no {FILE}: `toolkit verify-cost --run {path}` writes it.") from None
+        raise InputError(f"{path}: holds no {FILE}, which `toolkit verify-cost` writes.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read: {error}.") from None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{file}: not a {FILE} of this version: {where}: {first['msg']}.") from None
+        where = ".".join(str(part) for part in first["loc"]) + ": " if first["loc"] else ""
+        raise InputError(f"{file}: not a {FILE} of this version: {where}{first['msg']}.") from None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from toolkit import theory
 from toolkit.analysis.acceptance import by_position
@@ -10,7 +10,7 @@ from toolkit.analysis.forecast.cost import Drafting, MeasuredCost, StepCost
 from toolkit.analysis.forecast.predict import NONE, Drafts, Load, speedup, throughput
 from toolkit.analysis.forecast.roofline import IN_FLIGHT, Roofline, step_curve
 from toolkit.analysis.run import SYNTHETIC, Run
-from toolkit.engines.contract import LOOKUPS
+from toolkit.engines.contract import LOOKUPS, Method
 from toolkit.errors import InputError
 from toolkit.launch.machines import load_machine
 from toolkit.launch.model_size import model_size
@@ -69,10 +69,12 @@ class Plan:
     plain: list[tuple[int, float]]
     """(concurrency, output tokens/s without speculation)."""
     points: list[PlanPoint]
+    names_best: bool
+    """Whether a best K can be named: not for a lookup of which nobody measured how often it finds something."""
     notes: list[str]
 
     def best(self, concurrency: int) -> PlanPoint | None:
-        """The K with the highest predicted speedup, None where none is above 1."""
+        """Of the K tried the one with the highest predicted speedup, None where none is above 1."""
         here = [point for point in self.points if point.concurrency == concurrency and point.speedup > 1]
         return max(here, key=lambda point: (point.speedup, -point.k), default=None)
 
@@ -87,7 +89,9 @@ class Plan:
             "curve": [{"tokens": t, "seconds": s, "limit": limit} for t, s, limit in self.curve],
             "plain": [{"concurrency": n, "tokens_per_second": rate} for n, rate in self.plain],
             "points": [asdict(point) for point in self.points],
-            "best_k": {str(n): (best.k if (best := self.best(n)) else 0) for n, _ in self.plain},
+            "best_k": {str(n): best.k if (best := self.best(n)) else 0 for n, _ in self.plain}
+            if self.names_best
+            else None,
             "notes": self.notes,
         }
 
@@ -99,9 +103,10 @@ def plan(ask: PlanAsk) -> Plan:
     cost, target, share = _cost(ask, method, draft)
     notes = []
     if method in LOOKUPS and ask.acceptance is None:
-        notes.append("a lookup drafts only where it finds a match; this is as if it always did")
-    drafts, said, most = _acceptance(ask, method, draft)
-    ks = [k for k in ask.ks if most is None or k <= most]
+        notes.append("a lookup drafts only where it finds a match; this is as if it always did, so it names no best K")
+    kept = _acceptance(ask, method, draft)
+    most = kept.most
+    ks = [k for k in sorted(set(ask.ks)) if most is None or k <= most]
     if not ks:
         raise InputError(f"--k: acceptance was measured up to position {most}, so no K above it can be predicted.")
     if left_out := [k for k in ask.ks if k not in ks]:
@@ -109,20 +114,24 @@ def plan(ask: PlanAsk) -> Plan:
     loads = [Load(n, ask.prompt_tokens, ask.answer_tokens) for n in sorted(set(ask.levels))]
     fits = cost.fits(loads[0].held_per_request, drafting=True)
     if fits is not None and fits < 1:
-        raise InputError(f"{target}: weights and one request do not fit into the memory of this machine.")
-    points = [_point(cost, load, drafts(k), k) for load in loads for k in ks]
+        raise InputError(
+            f"{target}: weights and one request of {ask.prompt_tokens + ask.answer_tokens} tokens do not fit into the "
+            "memory of this machine."
+        )
+    points = [_point(cost, load, kept, k) for load in loads for k in ks]
     return Plan(
         source=cost.source,
         target=target,
         method=method,
         draft=draft,
         c=share,
-        acceptance=said,
+        acceptance=kept.said,
         prompt_tokens=ask.prompt_tokens,
         answer_tokens=ask.answer_tokens,
         curve=[(tokens, s.seconds, s.limit) for tokens, s in step_curve(cost, 0, IN_FLIGHT)],
         plain=[(load.concurrency, throughput(cost, load, NONE)[0]) for load in loads],
         points=points,
+        names_best=method not in LOOKUPS or ask.acceptance is not None,
         notes=notes,
     )
 
@@ -135,6 +144,13 @@ def of_profile(ask: PlanAsk, name: str) -> PlanAsk:
     speculation = profile.speculation
     if speculation is None and ask.method is None and ask.draft is None:
         raise InputError(f"profile {name} does not speculate: name one that does, or give --draft or --method.")
+    limits, longest = profile.limits, ask.prompt_tokens + ask.answer_tokens
+    if limits.max_num_seqs is not None and max(ask.levels, default=0) > limits.max_num_seqs:
+        raise InputError(
+            f"--concurrency {max(ask.levels)}: {name} runs at most {limits.max_num_seqs} requests at once."
+        )
+    if limits.max_model_len is not None and longest > limits.max_model_len:
+        raise InputError(f"{name} takes at most {limits.max_model_len} tokens, prompt and answer; asked for {longest}.")
     return replace(
         ask,
         target=ask.target or profile.target.model,
@@ -147,6 +163,8 @@ def of_profile(ask: PlanAsk, name: str) -> PlanAsk:
 
 
 def _check(ask: PlanAsk) -> None:
+    if ask.method is not None and ask.method not in get_args(Method):
+        raise InputError(f"--method {ask.method}: one of {', '.join(get_args(Method))}.")
     if ask.calibrate is None and (ask.hardware is None or ask.target is None):
         raise InputError("a plan needs --hardware with --target (or --profile), or --calibrate with a verify-cost run.")
     if not ask.ks or any(not 1 <= k <= MOST_K for k in ask.ks):
@@ -207,13 +225,25 @@ def _names(measured: Sequence[Drafting]) -> str:
     return ", ".join(f"{one.method} {one.draft or ''}".strip() for one in measured)
 
 
-def _acceptance(ask: PlanAsk, method: str, draft: str | None) -> tuple[Callable[[int], Drafts], str, int | None]:
-    """Drafts for a K, where its acceptance comes from, and the largest K it is known for."""
-    answer = ask.answer_tokens
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is assumed of acceptance: tokens that a drafted pass gives for a K, and the share of passes that draft.
+
+    `most` is the largest K it is known for, None for any.
+    """
+
+    said: str
+    tokens: Callable[[int], float]
+    share: float = 1.0
+    most: int | None = None
+
+
+def _acceptance(ask: PlanAsk, method: str, draft: str | None) -> _Kept:
     if ask.acceptance is None:
         alpha = ALPHA if ask.alpha is None else ask.alpha
         said = f"alpha {alpha:g}" + (" assumed" if ask.alpha is None else "")
-        return lambda k: drafts_of(theory.expected_tokens(alpha, k), k, answer), said, None
+        said += ", every pass drafted" if method in LOOKUPS else ""
+        return _Kept(said, lambda k: theory.expected_tokens(alpha, k))
     run = ask.acceptance
     arm = next((one for one in run.info.arms if (one.method, one.draft) == (method, draft)), None)
     if arm is None:
@@ -228,9 +258,10 @@ def _acceptance(ask: PlanAsk, method: str, draft: str | None) -> tuple[Callable[
     if not given or share is None:
         raise InputError(f"{run.folder}: acceptance by position is unavailable for {arm.name}; give --alpha.")
     synthetic = f" ({SYNTHETIC})" if arm.synthetic else ""
-    return (
-        lambda k: drafts_of(theory.expected_tokens_by_position(given[:k]), k, answer, share),
+    return _Kept(
         f"by position, as {arm.name} had it in {run.folder.name}, {share:.0%} of its passes drafted{synthetic}",
+        lambda k: theory.expected_tokens_by_position(given[:k]),
+        share,
         len(given),
     )
 
@@ -254,17 +285,19 @@ def drafts_of(tokens: float, k: int, answer_tokens: float, share: float = 1.0) -
     return Drafts(answer_tokens / passes, share * k * decoding / passes, k)
 
 
-def _point(cost: StepCost, load: Load, drafts: Drafts, k: int) -> PlanPoint:
-    ratio, limit = speedup(cost, load, drafts)
+def _point(cost: StepCost, load: Load, kept: _Kept, k: int) -> PlanPoint:
+    def drafts(tokens: float) -> Drafts:
+        return drafts_of(tokens, k, load.answer_tokens, kept.share)
 
     def at(alpha: float) -> float:
-        return speedup(cost, load, drafts_of(theory.expected_tokens(alpha, k), k, load.answer_tokens))[0]
+        return speedup(cost, load, drafts(theory.expected_tokens(alpha, k)))[0]
 
+    ratio, limit = speedup(cost, load, drafts(kept.tokens(k)))
     return PlanPoint(
         concurrency=load.concurrency,
         k=k,
         speedup=ratio,
-        tokens_per_second=throughput(cost, load, drafts)[0],
+        tokens_per_second=throughput(cost, load, drafts(kept.tokens(k)))[0],
         limit=limit,
         break_even_alpha=_break_even(at),
     )

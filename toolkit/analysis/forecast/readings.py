@@ -17,7 +17,7 @@ Kind = Literal["pass", "decode"]
 class Reading(BaseModel):
     """One request: seconds from sending to the end of its answer. A decode is timed per further token."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     engine: str
     kind: Kind

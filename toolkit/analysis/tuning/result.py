@@ -28,9 +28,9 @@ Outcome = Literal["unfinished", "kept", "not kept", "does not pay", "contradicte
 class TuneInfo(BaseModel):
     """`tune.json`: what was asked, everything filled in."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
-    schema_: int = Field(SCHEMA, alias="schema")
+    schema_: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     profile: str
     source: str = Field(description="the profile as it was asked for: a shipped name or a file")
     changes: list[str]

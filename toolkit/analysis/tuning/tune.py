@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from toolkit.analysis.ask import DEFAULT_ROUNDS, DEFAULT_WORKLOAD, Ask, arm_of, levels_of
+from toolkit.analysis.ask import DEFAULT_ROUNDS, DEFAULT_WORKLOAD, MOST, Ask, arm_of, levels_of
 from toolkit.analysis.crossover import REQUESTS_PER_SLOT
 from toolkit.analysis.pairs import ENOUGH_PAIRS
 from toolkit.analysis.prepare import sweep
@@ -15,6 +15,7 @@ from toolkit.analysis.tuning.profile import refuse_foreign, write_profile
 from toolkit.analysis.tuning.result import TRIES, TuneInfo, Tuning
 from toolkit.analysis.tuning.runs import dropped, read_info, tuning_of, validation_folder
 from toolkit.analysis.tuning.schedule import Schedule, as_lists, levels_to_judge
+from toolkit.analysis.workload import load_workload
 from toolkit.engines import engine
 from toolkit.engines.contract import Profile
 from toolkit.errors import InputError
@@ -104,6 +105,9 @@ def info_of(ask: TuneAsk, profile: Profile) -> TuneInfo:
         raise InputError(
             f"--requests {ask.requests}: a verdict at {highest} needs {REQUESTS_PER_SLOT * highest} in a cell."
         )
+    if ask.max_tokens is not None and not 1 <= ask.max_tokens <= MOST:
+        raise InputError(f"--max-tokens {ask.max_tokens}: from 1 to {MOST}.")
+    load_workload(ask.workload or DEFAULT_WORKLOAD)
     return TuneInfo(
         profile=profile.name,
         source=ask.profile,

@@ -104,6 +104,13 @@ class TestRead:
         with pytest.raises(InputError, match="verify-cost"):
             read_cost(tmp_path)
 
+    @pytest.mark.parametrize("wrong", [('"seconds":0.051', '"seconds":NaN'), ('"schema":1', '"schema":7')])
+    def test_a_file_of_another_kind_is_refused(self, tmp_path: Path, wrong: tuple[str, str]) -> None:
+        text = measured(line(0.05, 0.001)).model_dump_json(by_alias=True)
+        (tmp_path / "cost.json").write_text(text.replace(*wrong))
+        with pytest.raises(InputError, match=r"not a cost\.json of this version"):
+            read_cost(tmp_path)
+
     def test_a_malformed_file_is_named_with_the_key_at_fault(self, tmp_path: Path) -> None:
         (tmp_path / "cost.json").write_text('{"schema": 1}')
         with pytest.raises(InputError, match=r"cost\.json.*created"):

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -82,9 +83,17 @@ class TestSpark:
         with pytest.raises(InputError, match="does not speculate"):
             of_profile(PlanAsk(hardware="spark"), "baseline-8b")
 
-    def test_a_level_named_twice_is_planned_once(self) -> None:
-        found = plan(PlanAsk(hardware="spark", target=TARGET, draft=DRAFT, levels=[4, 4], ks=[2]))
-        assert [point.concurrency for point in found.points] == [4]
+    def test_a_level_or_k_named_twice_is_planned_once_and_in_order(self) -> None:
+        found = plan(PlanAsk(hardware="spark", target=TARGET, draft=DRAFT, levels=[4, 4], ks=[4, 2, 2]))
+        assert [(point.concurrency, point.k) for point in found.points] == [(4, 2), (4, 4)]
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [({"levels": [256]}, "at most 64 requests"), ({"prompt_tokens": 20_000}, "at most 8192 tokens")],
+    )
+    def test_what_a_profile_does_not_serve_is_refused(self, more: dict[str, Any], said: str) -> None:
+        with pytest.raises(InputError, match=said):
+            of_profile(PlanAsk(hardware="spark", **more), "draft-1b")
 
     def test_a_profile_brings_target_draft_and_memory(self) -> None:
         found = of_profile(PlanAsk(hardware="spark"), "draft-1b")
@@ -120,6 +129,9 @@ class TestCalibrated:
     def test_a_lookup_is_said_to_draft_where_it_finds_something(self) -> None:
         assert "only where it finds a match" in plan(PlanAsk(calibrate=COST, method="ngram")).notes[0]
 
+    def test_a_lookup_that_nobody_measured_names_no_best_k(self) -> None:
+        assert plan(PlanAsk(calibrate=COST, method="ngram")).as_json()["best_k"] is None
+
 
 class TestAcceptanceOfARun:
     """lab-copy-code: n-gram lookup, K = 4; 1.55 tokens per pass, measured, with answers of up to 48 tokens."""
@@ -130,6 +142,14 @@ class TestAcceptanceOfARun:
         flat = COST.model_copy(update={"plain": curve(1000.0, 0.0)})  # tokens cost nothing: speedup is tokens per pass
         found = plan(replace(self.ask, calibrate=flat, ks=[4], levels=[1]))
         assert found.points[0].speedup == pytest.approx(1.55, rel=0.05)
+
+    def test_the_acceptance_that_breaks_even_is_of_the_same_passes(self) -> None:
+        """At the acceptance that was measured it costs where that is below the break-even, and pays where above."""
+        found = plan(replace(self.ask, levels=[1, 64]))
+        assert found.names_best
+        for point in found.points:
+            even = point.break_even_alpha
+            assert (point.speedup >= 1) == (even is not None and even < 0.8), point
 
     def test_a_k_beyond_the_measured_positions_is_left_out(self) -> None:
         assert {point.k for point in plan(self.ask).points} == {1, 2, 4}
@@ -159,6 +179,7 @@ class TestAcceptanceOfARun:
         (PlanAsk(hardware="spark", target=TARGET, alpha=1.5), "--alpha"),
         (PlanAsk(hardware="spark", target=TARGET, answer_tokens=0), "--answer-tokens"),
         (PlanAsk(hardware="spark", target=TARGET, method="eagle3"), "--draft"),
+        (PlanAsk(hardware="spark", target=TARGET, method="bogus", draft=DRAFT), "--method bogus: one of draft_model"),
         (PlanAsk(hardware="spark", target=TARGET, method="ngram", draft=DRAFT), "takes no --draft"),
         (PlanAsk(hardware="rtx-4090", target=TARGET, memory_fraction=0.5), "do not fit"),
     ],
