@@ -45,10 +45,10 @@ COMMANDS = {
         *("tune", *NGRAM, "--set", "limits.kv_cache_gib=1", "--set", "limits.max_num_seqs=32"),
         *("--k", "0,2,8", "--concurrency", "1,8,32", "--max-tokens", "24", "--rounds", "5", "--workload", "copy-list"),
     ),
-    # The same profile on both sides, ten levels: how often is a verdict wrong? 15 minutes.
+    # The same profile on both sides, ten levels: how often is a verdict wrong? 10 minutes.
     "lab-same-twice": (
-        *("sweep", *NGRAM, "--baseline", "lab-ngram", "--workload", "copy-list", "--max-tokens", "16", *TARGET),
-        *("--concurrency", "1,2,3,4,5,6,7,8,10,12", "--rounds", "5"),
+        *("sweep", *NGRAM, "--baseline", "lab-ngram", "--workload", "copy-list", "--max-tokens", "8", *TARGET),
+        *("--concurrency", "1,2,3,4,5,6,7,8,9,10", "--rounds", "5"),
     ),
 }
 
