@@ -119,7 +119,7 @@ def pack(source: Path, kept: Path) -> None:
         place = kept / path.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
         text = path.read_text()
-        for local, shown in ((str(ROOT), "."), (str(Path.home()), "~")):
+        for local, shown in ((str(source), f"runs/{kept.name}"), (str(ROOT), "."), (str(Path.home()), "~")):
             text = text.replace(local, shown)
         if path.name == "requests.jsonl":
             place.with_name("requests.jsonl.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))

@@ -57,7 +57,7 @@ def proof(
 ) -> Proof:
     """The proof from the answered requests and the cells of one arm at one level."""
     k = k_at(schedule, level)
-    counted = [record.per_step_drafted for record in records]
+    counted = [[] if record.steps == 0 else record.per_step_drafted for record in records]
     steps = [n for one in counted for n in one or []] if counted and None not in counted else None
     window = _inside_windows(cells)
 

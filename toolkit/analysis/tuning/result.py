@@ -264,11 +264,12 @@ _VERSUS = {"pays": "faster", "costs": "slower", "inconclusive": "no difference s
 def in_words(schedule: Schedule) -> str:
     """`K = 4 for 1-8 requests, none for 9-64`.
 
-    >>> in_words([(1, 8, 4), (9, 64, 0)])
-    'K = 4 for 1-8 requests, none for 9-64'
+    >>> in_words([(1, 1, 8), (2, 8, 4), (9, 64, 0)])
+    'K = 8 for 1 request, K = 4 for 2-8, none for 9-64'
     """
-    parts = [f"{f'K = {k}' if k else 'none'} for {first}-{last}" for first, last, k in schedule]
-    return ", ".join([f"{parts[0]} requests", *parts[1:]])
+    ranges = [(f"{first}-{last}" if first < last else f"{first}", k) for first, last, k in schedule]
+    parts = [f"{f'K = {k}' if k else 'none'} for {batch}" for batch, k in ranges]
+    return ", ".join([f"{parts[0]} request{'' if ranges[0][0] == '1' else 's'}", *parts[1:]])
 
 
 def _judged(level: Level, schedule: Schedule) -> list[str]:
