@@ -8,11 +8,13 @@ from toolkit.analysis.run import Run
 
 def answer(measured: Sequence[tuple[Run, Crossover]]) -> str:
     """Where each arm pays, as one sentence; with several Runs it says of each on what."""
-    told = []
+    told: list[str] = []
     for (run, result), folder in zip(measured, folders([run for run, _ in measured]), strict=True):
         where = f"in {folder}, " if folder else f"on {run.info.workload.name}, "
         arms = "; ".join(one.answer(result.baseline) for one in result.results)
-        told.append(where + arms if len(measured) > 1 else arms)
+        if len(measured) > 1:
+            arms = (where if told else where[0].upper() + where[1:]) + arms
+        told.append(arms)
     return f"{'; '.join(told)}."
 
 

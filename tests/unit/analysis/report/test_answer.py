@@ -53,21 +53,21 @@ def test_several_arms_have_a_clause_each(run: Run) -> None:
 def test_several_runs_say_on_what(run: Run, make_run: MakeRun, tmp_path: Path) -> None:
     one, other = Crossover("base", [result("a", n1="pays")]), make_run(tmp_path / "other", {}, workload="extract")
     said = answer([(run, one), (other, one)])
-    assert said.startswith("on chat, a pays")
+    assert said.startswith("On chat, a pays")
     assert "; on extract, a pays" in said
 
 
 def test_runs_on_the_same_workload_go_by_their_directories(run: Run, make_run: MakeRun, tmp_path: Path) -> None:
     one, other = Crossover("base", [result("a", n1="pays")]), make_run(tmp_path / "other", {}, workload="chat")
     said = answer([(run, one), (other, one)])
-    assert said.startswith("in run, a pays")
+    assert said.startswith("In run, a pays")
     assert "; in other, a pays" in said
 
 
 def test_directories_of_one_name_go_by_their_paths(make_run: MakeRun, tmp_path: Path) -> None:
     one, runs = Crossover("base", [result("a", n1="pays")]), [make_run(tmp_path / name / "lab", {}) for name in "xy"]
     said = answer([(run, one) for run in runs])
-    assert said.startswith(f"in {tmp_path}/x/lab, a pays")
+    assert said.startswith(f"In {tmp_path}/x/lab, a pays")
     assert f"; in {tmp_path}/y/lab, a pays" in said
 
 
