@@ -147,3 +147,11 @@ class TestTuning:
         profile = load_profile(str(RUNS / "lab-tune" / "lab-ngram-tuned.yaml"))
         assert profile.speculation is not None
         assert profile.speculation.schedule
+
+
+def test_the_same_profile_on_both_sides_gave_at_most_2_of_10_intervals_without_1() -> None:
+    """Four of them bear no verdict: answers of 8 tokens were too short to see all requests run at once."""
+    levels = crossover(Run(RUNS / "lab-same-twice")).results[0].levels
+    intervals = [(level.low, level.high) for level in levels if level.low is not None and level.high is not None]
+    assert len(intervals) == 10
+    assert sum(not low <= 1 <= high for low, high in intervals) <= 2
