@@ -49,8 +49,9 @@ lint: venv ## ruff and mypy
 	@$(VENV)/bin/mypy --no-error-summary
 
 test: venv model lint ## every check: lint, the unit tests, the tests that start real engines or a browser
-	@command -v chromium >/dev/null || echo "not run, there is no browser (apt-get install chromium): tests marked browser"
-	@$(VENV)/bin/pytest -q $$(command -v chromium >/dev/null || echo -m "not browser")
+	@if command -v chromium >/dev/null; then $(VENV)/bin/pytest -q; else \
+	  echo "not run, there is no browser (apt-get install chromium): tests marked browser"; \
+	  $(VENV)/bin/pytest -q -m "not browser"; fi
 
 test-unit: venv ## the unit tests alone: no model, no engine
 	@$(VENV)/bin/pytest -q -n 2 tests/unit
