@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from toolkit.analysis.levels import EXACT_ENOUGH, tokens_per_pass
+from toolkit.analysis.levels import middle, tokens_per_pass
 from toolkit.analysis.records import CellRecord, CounterReading, RequestRecord
 from toolkit.analysis.run import Run
 
@@ -171,5 +171,5 @@ def _group(name: str, records: Sequence[RequestRecord]) -> AcceptanceGroup:
         steps=sum(record.steps or 0 for record in records),
         drafted=sum(record.drafted or 0 for record in records),
         accepted=sum(record.accepted or 0 for record in records),
-        tokens_per_pass=sum(bounds) / 2 if bounds and bounds[1] - bounds[0] <= EXACT_ENOUGH * bounds[1] else None,
+        tokens_per_pass=middle(bounds),
     )

@@ -135,6 +135,11 @@ def tokens_per_pass(records: Iterable[RequestRecord]) -> tuple[float, float] | N
     return (tokens / high, tokens / low) if low else None
 
 
+def middle(bounds: tuple[float, float] | None) -> float | None:
+    """What is shown for bounds of tokens per pass: their middle, None where they are wider than EXACT_ENOUGH."""
+    return sum(bounds) / 2 if bounds and bounds[1] - bounds[0] <= EXACT_ENOUGH * bounds[1] else None
+
+
 def _stats(key: _Group, cells: Sequence[CellRecord], records: list[RequestRecord]) -> LevelStats:
     answered = [record for record in records if record.error is None]
     windows = [cell for cell in cells if cell.tokens_per_second is not None]
@@ -155,7 +160,7 @@ def _stats(key: _Group, cells: Sequence[CellRecord], records: list[RequestRecord
         tokens_per_second=sum(cell.window_tokens or 0.0 for cell in windows) / seconds if windows else None,
         ttft_ms=_percentiles(record.ttft for record in answered),
         tpot_ms=_percentiles(tpot(record) for record in answered),
-        tokens_per_pass=sum(bounds) / 2 if bounds and bounds[1] - bounds[0] <= EXACT_ENOUGH * bounds[1] else None,
+        tokens_per_pass=middle(bounds),
         steps=sums[0] if sums else None,
         drafted=sums[1] if sums else None,
         accepted=sums[2] if sums else None,
