@@ -45,6 +45,12 @@ COMMANDS = {
         *("tune", *NGRAM, "--set", "limits.kv_cache_gib=1", "--set", "limits.max_num_seqs=32"),
         *("--k", "0,2,8", "--concurrency", "1,8,32", "--max-tokens", "24", "--rounds", "5", "--workload", "copy-list"),
     ),
+    # The same where the prompts are cached, so that a pass is decoding alone: sixteen lists, asked for again and again.
+    # 40 minutes.
+    "lab-tune-cached": (
+        *("tune", *NGRAM, "--k", "0,4", "--concurrency", "1,64", "--max-tokens", "24", "--rounds", "5"),
+        *("--workload", "benchmarks/lists.jsonl"),
+    ),
     # The same profile on both sides, ten levels: how often is a verdict wrong? 10 minutes.
     "lab-same-twice": (
         *("sweep", *NGRAM, "--baseline", "lab-ngram", "--workload", "copy-list", "--max-tokens", "8", *TARGET),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from toolkit.engines import vllm
 from toolkit.engines.contract import Command, SpecCounts, Speculation
-from toolkit.engines.vllm import VLLM, speculative_config
+from toolkit.engines.vllm import VLLM, computes_bfloat16, speculative_config
 from toolkit.errors import InputError
 from toolkit.launch.profile import load_profile
 
@@ -75,12 +75,41 @@ class TestArgv:
         assert value(command("lab-ngram", "target.served_name=mine").argv, "--served-model-name") == "mine"
 
     def test_limits_of_the_lab_become_flags(self) -> None:
-        argv = command("lab-ngram").argv
+        argv = command("lab-ngram", "target.dtype=bfloat16").argv
         assert (value(argv, "--max-model-len"), value(argv, "--max-num-seqs"), value(argv, "--dtype")) == (
             "2048",
             "64",
             "bfloat16",
         )
+
+    @pytest.mark.parametrize(
+        ("line", "native"),
+        [
+            ("flags\t\t: fpu avx2 fma", False),
+            ("flags\t\t: fpu avx512f avx512_bf16", True),
+            ("flags\t\t: fpu amx_bf16 amx_tile", True),
+            ("Features\t: fp asimd bf16 i8mm", True),
+            ("Features\t: fp asimd", False),
+            ("BogoMIPS\t: 100", True),
+        ],
+    )
+    def test_a_cpu_says_whether_it_computes_bfloat16(self, tmp_path: Path, line: str, native: bool) -> None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n")
+        assert computes_bfloat16(tmp_path / "cpuinfo") is native
+
+    def test_a_cpu_that_tells_nothing_is_trusted(self, tmp_path: Path) -> None:
+        assert computes_bfloat16(tmp_path / "absent")
+
+    @pytest.mark.parametrize(("native", "dtype"), [(True, "auto"), (False, "float32")])
+    def test_auto_is_float32_where_bfloat16_is_emulated(
+        self, monkeypatch: pytest.MonkeyPatch, native: bool, dtype: str
+    ) -> None:
+        monkeypatch.setattr("toolkit.engines.vllm.computes_bfloat16", lambda: native)
+        assert value(command("lab-ngram").argv, "--dtype") == dtype
+
+    def test_auto_is_left_to_the_engine_on_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("toolkit.engines.vllm.computes_bfloat16", lambda: False)
+        assert value(command("draft-1b", "target.dtype=auto").argv, "--dtype") == "auto"
 
     def test_eager_is_a_flag_where_it_is_asked_for(self) -> None:
         assert [("--enforce-eager" in command(name).argv) for name in ("lab-ngram", "draft-1b")] == [True, False]
