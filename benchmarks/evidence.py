@@ -7,6 +7,7 @@ usage: evidence.py [NAME ...]     measure (or go on measuring) in runs/, pack, r
 import gzip
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from toolkit.analysis.crossover import crossover
@@ -46,10 +47,10 @@ COMMANDS = {
         *("--k", "0,2,8", "--concurrency", "1,8,32", "--max-tokens", "24", "--rounds", "5", "--workload", "copy-list"),
     ),
     # The same where the prompts are cached, so that a pass is decoding alone: sixteen lists, asked for again and again.
-    # 40 minutes.
+    # Blocks of 32, since vLLM caches whole ones. 40 minutes.
     "lab-tune-cached": (
-        *("tune", *NGRAM, "--k", "0,4", "--concurrency", "1,64", "--max-tokens", "24", "--rounds", "5"),
-        *("--workload", "benchmarks/lists.jsonl"),
+        *("tune", *NGRAM, "--set", 'engine_args=["--block-size","32"]', "--k", "0,4", "--concurrency", "1,64"),
+        *("--max-tokens", "24", "--rounds", "5", "--workload", "benchmarks/lists.jsonl"),
     ),
     # The same profile on both sides, ten levels: how often is a verdict wrong? 10 minutes.
     "lab-same-twice": (
@@ -80,9 +81,9 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def tuned() -> str:
+def tuned(name: str) -> str:
     """What a tuning came to: the schedule, and its throughput over both of its parents."""
-    tuning = tuning_of(KEPT / "lab-tune")
+    tuning = tuning_of(KEPT / name)
     parent = {level.concurrency: level for level in tuning.parent or ()}
     rows = [f"Here, for `{tuning.info.profile}`: {in_words(tuning.schedule or ())}. {tuning.reason}", ""]
     rows += [
@@ -114,7 +115,12 @@ def planned() -> str:
     return "\n".join(rows) + "\n"
 
 
-BLOCKS = {"table": table, "tune": tuned, "plan": planned}
+BLOCKS = {
+    "table": table,
+    "tune": partial(tuned, "lab-tune"),
+    "tune-cached": partial(tuned, "lab-tune-cached"),
+    "plan": planned,
+}
 
 
 def pack(source: Path, kept: Path) -> None:
@@ -152,7 +158,7 @@ def main(arguments: list[str]) -> None:
         place = MEASURED / name
         if not only_pack:
             place.mkdir(parents=True, exist_ok=True)
-            out = ("--out", str(place / "lab-ngram-tuned.yaml")) if name == "lab-tune" else ()
+            out = ("--out", str(place / "lab-ngram-tuned.yaml")) if COMMANDS[name][0] == "tune" else ()
             subprocess.run([sys.executable, "-m", "toolkit", *COMMANDS[name], "--run", str(place), *out], check=True)
         pack(place, KEPT / name)
     redraw()

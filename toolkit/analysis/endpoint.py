@@ -7,9 +7,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from toolkit.engines import ENGINES, engine
+from toolkit.engines import ENGINES
 from toolkit.engines.contract import Counters, Engine
 from toolkit.errors import EngineError, InputError
+
+OWNERS = {"vllm": "vllm", "toolkit-lab": "lab-reference"}
+"""`owned_by` of a served model to the engine's name; any other is an OpenAI endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,15 @@ def find_endpoint(
         model = names[0]
     elif names and model not in names:
         raise InputError(f"{base_url} does not serve {model!r}, it serves {', '.join(names)}.")
-    is_vllm = any(one.get("owned_by") == "vllm" for one in served)
+    owners = [one.get("owned_by") for one in served]
+    speaks = next((name for owner, name in OWNERS.items() if owner in owners), "openai")
     facts = next((one for one in served if one.get("id") == model), {})
     return Endpoint(
         name=name,
         base_url=base_url.rstrip("/"),
         model=model,
-        engine=engine("vllm") if is_vllm else ENGINES["openai"],
-        version=version if is_vllm else None,
+        engine=ENGINES[speaks],
+        version=version if speaks == "vllm" else None,
         facts=tuple((key, str(facts[key])) for key in ("root", "max_model_len") if key in facts),
         key=key,
     )

@@ -11,7 +11,10 @@ import psutil
 
 from toolkit.engines.contract import is_secret
 
-_MATTERS = ("VLLM_", "SGLANG_", "CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "KMP_", "LD_PRELOAD")
+_MATTERS = (
+    *("VLLM_", "SGLANG_", "CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "KMP_", "LD_PRELOAD"),
+    "TOOLKIT_CPU_REPAIR",
+)
 
 
 def hardware() -> dict[str, Any]:

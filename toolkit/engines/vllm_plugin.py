@@ -1,0 +1,67 @@
+"""What we change inside vLLM: the entry point `vllm.general_plugins`, run in every engine process. Cheap, idempotent.
+
+The CPU repair. In vLLM 0.32 on a CPU, speculation at temperature above 0 emits garbage: `_expand_kernel_impl`
+(vllm/utils/cpu_triton_utils.py) hands its C++ kernel an int64 *copy* of `output` whenever that has another type, and
+never copies it back, so that temperature, top-k and top-p of the verified rows are whatever the memory held. Workers
+load plugins before they put that function in the place of the Triton kernel (v1/worker/worker_base.py, init_worker;
+platforms/cpu.py), so it is enough to replace it in its module.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+SWITCH = "TOOLKIT_CPU_REPAIR"
+"""Environment variable; 0 leaves the engine as it is."""
+AFFECTED = ("0.32.",)
+"""Beginnings of the versions whose kernel was seen to be broken."""
+
+
+def register() -> None:
+    """The entry point. Does nothing but on a CPU with an affected version."""
+    from vllm.platforms import current_platform
+    from vllm.version import __version__
+
+    if current_platform.is_cpu() and wants_repair(__version__, os.environ):
+        _repair()
+
+
+def wants_repair(version: str, environment: Mapping[str, str]) -> bool:
+    """Whether a vLLM of this version is to be repaired."""
+    return version.startswith(AFFECTED) and environment.get(SWITCH, "1") != "0"
+
+
+def expand(
+    output: "torch.Tensor",
+    input_val: "torch.Tensor",
+    cu_num_tokens: "torch.Tensor",
+    replace_from: float,
+    replace_to: float,
+    MAX_NUM_TOKENS: Any = None,  # noqa: N803 - the kernel's own keyword
+) -> None:
+    """Fill `output` [tokens] with each request's value of `input_val` [requests], as often as it has tokens.
+
+    `cu_num_tokens` [requests] is cumulative. `replace_from` becomes `replace_to`: a greedy request's temperature 0
+    becomes 1. The contract is that of `expand_kernel` in vllm/v1/sample/rejection_sampler.py.
+    """
+    import torch
+
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1)).to(torch.int64)
+    values = torch.where(input_val == replace_from, torch.full_like(input_val, replace_to), input_val)
+    output.copy_(values.repeat_interleave(counts))
+
+
+def _repair() -> None:
+    from vllm.logger import init_logger
+    from vllm.utils import cpu_triton_utils
+
+    if cpu_triton_utils._expand_kernel_impl is expand:
+        return
+    cpu_triton_utils._expand_kernel_impl = expand
+    init_logger("vllm.toolkit").info(
+        "speculative-toolkit repairs sampling at temperature > 0 under speculation on this CPU build (%s=0 leaves it)",
+        SWITCH,
+    )
