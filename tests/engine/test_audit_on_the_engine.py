@@ -64,7 +64,8 @@ def test_greedy_requests_are_what_they_are_alone_when_others_in_the_batch_sample
     started = toolkit.run("launch", "--profile", "lab-ngram", "--port", "8177", "--detach", "--json")
     assert started.returncode == 0, started.stderr
     server = json.loads(started.stdout)
-    prompts = [f"Count the {what}: one {what}, two {what}, one {what}, two" for what in ("cats", "dogs", "hens", "cows")]
+    animals = ("cats", "dogs", "hens", "cows")
+    prompts = [f"Count the {what}: one {what}, two {what}, one {what}, two" for what in animals]
 
     def ask(prompt: str, temperature: float) -> list[int]:
         body = {"model": server["model"], "prompt": prompt, "max_tokens": 24, "temperature": temperature, "seed": 1}

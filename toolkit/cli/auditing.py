@@ -27,6 +27,7 @@ def audit(
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
     tokens: Annotated[int, typer.Option(help="Tokens to sample from each side.")] = 3000,
     temperature: Annotated[float, typer.Option(help="Of the sampled tokens; temperature 0 is audited anyway.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest, 16 at most; else from all.")] = None,
     require_conclusive: Annotated[
         bool, typer.Option("--require-conclusive", help="Exit 1 also when it is inconclusive.")
     ] = False,
@@ -47,7 +48,7 @@ def audit(
         model=model,
         api_key_env=api_key_env,
         changes=changes or (),
-        how=Sampled(tokens=tokens, temperature=temperature),
+        how=Sampled(tokens=tokens, temperature=temperature, top_k=top_k),
         run=run,
     )
     with SweepProgress() as progress:

@@ -1,23 +1,28 @@
 """What we change inside vLLM: the entry point `vllm.general_plugins`, run in every engine process. Cheap, idempotent.
 
-The CPU repair. In vLLM 0.32 on a CPU, speculation at temperature above 0 emits garbage: `_expand_kernel_impl`
-(vllm/utils/cpu_triton_utils.py) hands its C++ kernel an int64 *copy* of `output` whenever that has another type, and
-never copies it back, so that temperature, top-k and top-p of the verified rows are whatever the memory held. Workers
-load plugins before they put that function in the place of the Triton kernel (v1/worker/worker_base.py, init_worker;
-platforms/cpu.py), so it is enough to replace it in its module.
+Two faults of vLLM 0.32 on a CPU under speculation at temperature above 0:
+
+- It emits garbage. `_expand_kernel_impl` (vllm/utils/cpu_triton_utils.py) hands its C++ kernel an int64 *copy* of
+  `output` whenever that has another type, and never copies it back, so that temperature, top-k and top-p of the
+  verified rows are whatever the memory held. Workers load plugins before they put that function in the place of the
+  Triton kernel (v1/worker/worker_base.py, init_worker; platforms/cpu.py): it is enough to replace it in its module.
+- With top-k alone it dies ("max(): Expected reduction dim") in any step in which no request has a draft to verify:
+  `apply_top_k_only` (v1/sample/ops/topk_topp_sampler.py) takes the maximum over no rows. That is always mended, since
+  it changes no token.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 SWITCH = "TOOLKIT_CPU_REPAIR"
-"""Environment variable; 0 leaves the engine as it is."""
+"""Environment variable; 0 leaves the garbage, to be audited."""
 AFFECTED = ("0.32.",)
-"""Beginnings of the versions whose kernel was seen to be broken."""
+"""Beginnings of the versions that were seen to be broken."""
 
 
 def register() -> None:
@@ -25,13 +30,15 @@ def register() -> None:
     from vllm.platforms import current_platform
     from vllm.version import __version__
 
-    if current_platform.is_cpu() and wants_repair(__version__, os.environ):
-        _repair()
+    if current_platform.is_cpu() and __version__.startswith(AFFECTED):
+        _mend_top_k()
+        if wants_repair(os.environ):
+            _repair()
 
 
-def wants_repair(version: str, environment: Mapping[str, str]) -> bool:
-    """Whether a vLLM of this version is to be repaired."""
-    return version.startswith(AFFECTED) and environment.get(SWITCH, "1") != "0"
+def wants_repair(environment: Mapping[str, str]) -> bool:
+    """Whether sampling is to be repaired."""
+    return environment.get(SWITCH, "1") != "0"
 
 
 def expand(
@@ -52,6 +59,23 @@ def expand(
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1)).to(torch.int64)
     values = torch.where(input_val == replace_from, torch.full_like(input_val, replace_to), input_val)
     output.copy_(values.repeat_interleave(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class OfAnyRows:
+    """`top_k_only(logits [rows, vocabulary], k [rows])`, of no rows too."""
+
+    top_k_only: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
+
+    def __call__(self, logits: "torch.Tensor", k: "torch.Tensor") -> "torch.Tensor":
+        return self.top_k_only(logits, k) if len(k) else logits
+
+
+def _mend_top_k() -> None:
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    if not isinstance(topk_topp_sampler.apply_top_k_only, OfAnyRows):
+        topk_topp_sampler.apply_top_k_only = OfAnyRows(topk_topp_sampler.apply_top_k_only)
 
 
 def _repair() -> None:

@@ -17,7 +17,7 @@ from toolkit.sampling import FloatArray
 SIZE = 3
 PROMPT = [0, 1]
 LENGTH = 4
-ANSWERS = 2_000
+ANSWERS = 1_000
 NEVER = 1e-6
 
 

@@ -14,7 +14,7 @@ from toolkit import __version__
 from toolkit.analysis.arms import Arm, Live, can_stay_resident
 from toolkit.analysis.ask import arm_of
 from toolkit.analysis.audit import questions
-from toolkit.analysis.audit.asking import Asking, RefusedError, Request
+from toolkit.analysis.audit.asking import SCORED, Asking, RefusedError, Request
 from toolkit.analysis.audit.distribution import judge_transforms, power
 from toolkit.analysis.audit.examples import unlikely_tokens
 from toolkit.analysis.audit.greedy import judge_greedy
@@ -35,6 +35,7 @@ FILE = "audit.json"
 EXTENSIONS = frozenset({"logprobs", "top_logprobs", "return_tokens_as_token_ids", "top_k"})
 """Fields that a server may refuse without losing the whole audit."""
 MOST_TOKENS, FEWEST_TOKENS = 200_000, 200
+MOST_TOP_K = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,10 @@ def audit(ask: AuditAsk, progress: Progress) -> Path:
     arm, baseline = _arms(ask)
     if not FEWEST_TOKENS <= ask.how.tokens <= MOST_TOKENS:
         raise InputError(f"--tokens {ask.how.tokens}: from {FEWEST_TOKENS} to {MOST_TOKENS}.")
+    if ask.how.top_k is None and ask.how.temperature != 1:
+        raise InputError(f"--temperature {ask.how.temperature:g} needs --top-k, 16 or less: else p is not known.")
+    if ask.how.top_k is not None and not 1 < ask.how.top_k <= MOST_TOP_K:
+        raise InputError(f"--top-k {ask.how.top_k}: from 2 to {MOST_TOP_K}, since servers score {SCORED} tokens.")
     if not 0 < ask.how.temperature <= 2:
         raise InputError(f"--temperature {ask.how.temperature}: above 0, to 2; temperature 0 is audited anyway.")
     folder = _folder(ask, arm.name)

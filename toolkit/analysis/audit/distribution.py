@@ -9,9 +9,11 @@ from toolkit.analysis.audit.transform import FloatArray, Transformed
 BINS = 20
 ENOUGH = 1000
 """Tokens, of the arm and of the control: fewer say little."""
-ENOUGH_AT_AN_INDEX = 200
+ENOUGH_AT_AN_INDEX = 100
 SUSPICIOUS = 0.05
 """A control with a smaller p is not described by the reference either: uniformity cannot be asked of the arm then."""
+IMPOSSIBLE, MOST_WORDS = 1e-9, 300_000
+"""A probability, and tokens of the largest vocabularies."""
 RESAMPLES = 400
 ORDERS = {"by_probability": "by probability", "by_guess": "as a guesser orders"}
 """The orders of the transform, and what they are called."""
@@ -26,7 +28,7 @@ def judge_transforms(arm: Transformed, control: Transformed, drafted: int, rng: 
     """
     if not arm.possible or not control.possible:
         return Findings(gap=_gap(arm, control, drafted))
-    tests = [_within(arm, control)]
+    tests = [_within(arm, control), *_unlisted(arm, control)]
     for order in ORDERS:
         u, v = _possible(arm, order), _possible(control, order)
         tests += [*_against(order, u, v), *_uniform(order, u, v)]
@@ -65,6 +67,33 @@ def _within(arm: Transformed, control: Transformed) -> Check:
         note=f"{out} of {len(arm.outside)} tokens are none that the model could have drawn "
         f"({out_control} of {len(control.outside)} of the baseline's)",
     )
+
+
+def _unlisted(arm: Transformed, control: Transformed) -> list[Check]:
+    """Where the whole vocabulary may be drawn from: tokens that the reference did not list among its best.
+
+    Their number is a sum of independent indicators with known chances, so near to normal: garbage makes it larger. And
+    no sampler draws tokens of one in a thousand million: all of a vocabulary together have a chance under
+    `IMPOSSIBLE * MOST_WORDS`.
+    """
+    if not arm.rest.any() or not control.rest.any():
+        return []
+    (z, count, expected), (z_control, _, _) = _surplus(arm), _surplus(control)
+    fair = stats.norm.sf(z_control) > SUSPICIOUS
+    note = f"{count} of {len(arm.rest)} tokens are none of the model's best, where {expected:.0f} are expected"
+    impossible, n = int((arm.logprob < np.log(IMPOSSIBLE)).sum()), len(arm.rest)
+    chance = float(stats.binom.sf(impossible - 1, n, IMPOSSIBLE * MOST_WORDS)) if impossible else 1.0
+    said = f"{impossible} of {n} tokens have a probability under {IMPOSSIBLE:g} each"
+    return [
+        Check("tokens beyond the model's best", z, float(stats.norm.sf(z)), n, fair, note),
+        Check("impossible tokens", impossible, chance, n, note=said),
+    ]
+
+
+def _surplus(sample: Transformed) -> tuple[float, int, float]:
+    """By how many standard deviations there are too many unlisted tokens, their number, and the number expected."""
+    count, expected = int(sample.unlisted.sum()), float(sample.rest.sum())
+    return (count - expected) / float(np.sqrt((sample.rest * (1 - sample.rest)).sum())), count, expected
 
 
 def _against(order: str, u: FloatArray, v: FloatArray) -> list[Check]:

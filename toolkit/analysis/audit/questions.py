@@ -24,12 +24,16 @@ _FRUIT = ("an apple", "a plum", "a lime", "a grape", "a cherry", "a pear", "a be
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """How the distribution level samples: `tokens` in all from each side, of replies of `length` at most."""
+    """How the distribution level samples: `tokens` in all from each side, of replies of `length` at most.
+
+    `top_k` None: from the whole vocabulary, at temperature 1 alone. The reference's best tokens then have their true
+    probabilities and all others one bin; at another temperature their sum would be unknown.
+    """
 
     tokens: int = 3000
     length: int = 48
     temperature: float = 1.0
-    top_k: int = 16
+    top_k: int | None = None
     concurrency: int = 16
     seed: int = 0
 
@@ -59,7 +63,7 @@ def samples(how: Sampled) -> list[Request]:
     """Prompts that invite copying, each under several seeds: drafts must be made, or nothing is tested."""
     prompts = max(1, round(how.tokens / (SEEDS * how.length)))
     workload = load_workload("copy-list", how.seed + 1)
-    fields = {"temperature": how.temperature, "top_k": how.top_k, "top_p": 1.0}
+    fields = {"temperature": how.temperature, "top_p": 1.0, **({"top_k": how.top_k} if how.top_k else {})}
     return [
         Request("sample", how.concurrency, i, workload.prompt(i).messages, how.length, how.seed + 1000 * i + j, fields)
         for j in range(SEEDS)

@@ -33,14 +33,15 @@ class Scored:
     """n emitted tokens in their contexts, the first token of each reply left out (it comes from the prefill).
 
     `ids`, `logprobs` [n, w]: the reference's best tokens, raw, the likeliest first, padded with -1 and -inf. `token`,
-    `before` [n]: the emitted one and its predecessor. `index` [n]: how many tokens the same step emitted before it, -1
-    unknown.
+    `before` [n]: the emitted one and its predecessor. `own` [n]: the emitted one's log probability, NaN where the
+    reference did not tell. `index` [n]: how many tokens the same step emitted before it, -1 unknown.
     """
 
     ids: IntArray
     logprobs: FloatArray
     token: IntArray
     before: IntArray
+    own: FloatArray
     index: IntArray
 
 
@@ -49,7 +50,8 @@ class Transformed:
     """Of n tokens: the transforms [n] in each order (NaN where the token is impossible), `index` as in `Scored`.
 
     `outside` marks tokens that the reference's top k does not hold. `probability` is the token's own, temperature and
-    top-k applied.
+    top-k applied. Without a top k, `unlisted` marks tokens that the reference did not list, and `rest` is the
+    probability of there being one; zero with a top k. `logprob` is the token's raw one, NaN unknown.
     """
 
     by_probability: FloatArray
@@ -57,6 +59,9 @@ class Transformed:
     index: IntArray
     outside: BoolArray
     probability: FloatArray
+    unlisted: BoolArray
+    rest: FloatArray
+    logprob: FloatArray
 
     @property
     def possible(self) -> int:
@@ -65,19 +70,25 @@ class Transformed:
 
 
 def scored(replies: Sequence[Reply]) -> Scored:
-    """The scored tokens of `replies`, those without scores left out."""
+    """The scored tokens of `replies`, those without scores left out.
+
+    Every row is cut to the shortest: a longer one lists the emitted token besides the best, and what is listed must not
+    depend on what was emitted.
+    """
     kept = [reply for reply in replies if reply.scores is not None]
     rows = [row for reply in kept for row in (reply.scores or [])[1:]]
-    width = max((len(row) for row in rows), default=1)
+    emitted = [token for reply in kept for token in reply.token_ids[1:]]
+    width = min((len(row) for row in rows), default=1)
     ids, logprobs = np.full((len(rows), width), -1), np.full((len(rows), width), -np.inf)
     for number, row in enumerate(rows):
-        ordered = sorted(row, key=lambda pair: (-pair[1], pair[0]))
-        ids[number, : len(row)], logprobs[number, : len(row)] = zip(*ordered, strict=True)
+        ordered = sorted(row, key=lambda pair: (-pair[1], pair[0]))[:width]
+        ids[number], logprobs[number] = zip(*ordered, strict=True)
     return Scored(
         ids,
         logprobs,
-        np.array([token for reply in kept for token in reply.token_ids[1:]], dtype=np.int64),
+        np.array(emitted, dtype=np.int64),
         np.array([token for reply in kept for token in reply.token_ids[:-1]], dtype=np.int64),
+        np.array([dict(row).get(token, np.nan) for row, token in zip(rows, emitted, strict=True)]),
         np.array([place for reply in kept for place in indices(reply)[1:]], dtype=np.int64),
     )
 
@@ -94,18 +105,21 @@ def indices(reply: Reply) -> list[int]:
 
 
 def transform(
-    sample: Scored, other: Scored, temperature: float, top_k: int, rng: np.random.Generator
+    sample: Scored, other: Scored, temperature: float, top_k: int | None, rng: np.random.Generator
 ) -> Transformed:
     """The transforms of `sample`, the guesser made from `other`.
 
     The top k holds ties with the k-th, as vLLM's does (v1/sample/ops/topk_topp_sampler.py masks what is *below* the
-    k-th value). Tokens about the k-th come last in either order, in one bin.
+    k-th value). Tokens about the k-th come last in either order, in one bin; without a top k, those that the reference
+    did not list do.
     """
     p, above, edge = _adjusted(sample, temperature, top_k)
     draws = rng.random(len(sample.token))
     favour = _guess(sample, other, temperature, top_k)
     emitted = (sample.ids == sample.token[:, None]) & (above | edge)
-    outside = ~emitted.any(axis=1)
+    listed = emitted.any(axis=1)
+    rest = np.maximum(1 - p.sum(axis=1), 0.0) if top_k is None else np.zeros(len(listed))
+    outside = ~listed if top_k is not None else np.zeros_like(listed)
     found = []
     for key in (-p, -favour / np.maximum(p, 1e-300)):
         order = np.argsort(np.where(above, key, np.inf), axis=1, kind="stable")
@@ -115,20 +129,26 @@ def transform(
         at_edge = (emitted & edge).any(axis=1)
         before = np.where(at_edge, (p * above).sum(axis=1), before)
         u = before + draws * np.where(at_edge, (p * edge).sum(axis=1), own)
+        u = np.where(listed, u, 1 - rest * (1 - draws))
         found.append(np.where(outside, np.nan, np.clip(u, 0.0, 1.0)))
-    return Transformed(found[0], found[1], sample.index, outside, np.where(outside, 0.0, (p * emitted).sum(axis=1)))
+    probability = np.where(outside, 0.0, (p * emitted).sum(axis=1))
+    unlisted = ~listed & ~outside
+    return Transformed(found[0], found[1], sample.index, outside, probability, unlisted, rest, sample.own)
 
 
-def _adjusted(sample: Scored, temperature: float, top_k: int) -> tuple[FloatArray, BoolArray, BoolArray]:
+def _adjusted(sample: Scored, temperature: float, top_k: int | None) -> tuple[FloatArray, BoolArray, BoolArray]:
     """Probabilities [n, w] after temperature and top-k, which tokens lie clearly within it, and which at its edge."""
     logprobs = sample.logprobs
+    if top_k is None:
+        within = np.isfinite(logprobs)
+        return np.exp(logprobs), within, np.zeros_like(within)
     kth = logprobs[:, min(top_k, logprobs.shape[1]) - 1][:, None]
     above, edge = logprobs > kth + EDGE, (logprobs <= kth + EDGE) & (logprobs >= kth - EDGE)
     weight = np.where(logprobs >= kth, np.exp((logprobs - logprobs[:, :1]) / temperature), 0.0)
     return weight / weight.sum(axis=1, keepdims=True), above, edge
 
 
-def _guess(sample: Scored, other: Scored, temperature: float, top_k: int) -> FloatArray:
+def _guess(sample: Scored, other: Scored, temperature: float, top_k: int | None) -> FloatArray:
     """What a bigram smoothed by a unigram would give each token [n, w], both averaged from the rows of `other`."""
     p, _, _ = _adjusted(other, temperature, top_k)
     tokens = np.unique(np.concatenate([other.ids.ravel(), sample.ids.ravel()]))
