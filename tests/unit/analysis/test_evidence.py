@@ -41,7 +41,7 @@ def result(run: Run) -> Crossover:
     return crossover(run)
 
 
-@pytest.mark.parametrize("name", ["table", "tune", "plan"])
+@pytest.mark.parametrize("name", ["table", "tune", "tune-cached", "plan"])
 def test_the_readme_shows_what_the_committed_runs_say(evidence: ModuleType, name: str) -> None:
     start, end = evidence.marks(name)
     shown = (ROOT / "README.md").read_text().partition(start)[2].partition(end)[0]
@@ -147,6 +147,28 @@ class TestTuning:
         profile = load_profile(str(RUNS / "lab-tune" / "lab-ngram-tuned.yaml"))
         assert profile.speculation is not None
         assert profile.speculation.schedule
+
+
+@pytest.fixture(scope="module")
+def cached() -> Tuning:
+    return tuning_of(RUNS / "lab-tune-cached")
+
+
+class TestTuningWithCachedPrompts:
+    """lab-ngram tuned where a pass is decoding alone: it comes out on top of both of its parents."""
+
+    def test_it_was_kept(self, cached: Tuning) -> None:
+        assert (cached.outcome, cached.exit_code) == ("kept", 0)
+
+    def test_over_no_speculation_it_pays_at_1_and_costs_nowhere(self, cached: Tuning) -> None:
+        verdicts = {level.concurrency: level.verdict for level in cached.validations[-1].levels}
+        assert verdicts[1] == "pays"
+        assert "costs" not in verdicts.values()
+
+    def test_over_the_profile_as_shipped_it_is_faster_at_64_and_slower_nowhere(self, cached: Tuning) -> None:
+        verdicts = {level.concurrency: level.verdict for level in cached.parent or ()}
+        assert verdicts[64] == "pays"
+        assert "costs" not in verdicts.values()
 
 
 def test_the_same_profile_on_both_sides_gave_at_most_2_of_10_intervals_without_1() -> None:
