@@ -87,7 +87,7 @@ def lab_verify_cost(
 @lab.command("sweep-k")
 def lab_sweep_k(
     target: Target = "lab",
-    drafter: DrafterName = None,
+    drafter: DrafterName = "lookup",
     layers: Layers = None,
     draft: Draft = None,
     lookup: Lookup = "2,5",

@@ -1,5 +1,6 @@
 """From names on the command line to what the reference loop runs: a target, its tokenizer, and what drafts for it."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,8 @@ def _toy(drafter: str, lookup: tuple[int, int]) -> Pair:
 def _folder(
     name: str, drafter: str, layers: Sequence[int] | None, draft: str | None, lookup: tuple[int, int]
 ) -> Pair:
+    # OpenMP's waits spin: beside another busy process a pass takes seconds. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from toolkit.lab.causal_lm import keep_layers, load_model
 
     name = TARGETS.get(name, name)
@@ -124,5 +127,13 @@ def _folder(
 
 
 def default_layers(count: int) -> list[int]:
-    """Of `count` layers, those that the draft keeps unless told otherwise: all but every third of the middle ones."""
-    return [layer for layer in range(count) if layer < 3 or layer >= count - 3 or layer % 3]
+    """Of `count` layers, those that the draft keeps unless told otherwise: all but two at a sixth, one at five sixths.
+
+    Of the lab model's single layers these are the least missed. Without them sum min(p, q) is .74 at temperature 1 (105
+    tokens of three prompts), without a third of all layers .15: no bargain, a model that was not trained for it.
+    Raises InputError for fewer than 12 layers.
+    """
+    if count < 12:
+        raise InputError(f"--layers is missing: of {count} layers none can be spared unasked.")
+    left_out = {count // 6 - 1, count // 6, 5 * count // 6}
+    return [layer for layer in range(count) if layer not in left_out]

@@ -87,8 +87,15 @@ class TestFaults:
             find_fault("x")
 
 
-@pytest.mark.parametrize("count", [1, 3, 6, 12, 30, 61])
-def test_default_layers_are_some_of_the_targets_in_order(count: int) -> None:
-    found = default_layers(count)
-    assert found == sorted(set(found) & set(range(count)))
-    assert found[0] == 0
+class TestDefaultLayers:
+    @pytest.mark.parametrize("count", [12, 30, 61])
+    def test_all_but_three_are_kept_in_order(self, count: int) -> None:
+        found = default_layers(count)
+        assert (len(found), found) == (count - 3, sorted(set(found) & set(range(count))))
+
+    def test_the_labs_are_those_that_were_found(self) -> None:
+        assert set(range(30)) - set(default_layers(30)) == {4, 5, 25}
+
+    def test_a_shallow_model_needs_to_be_told(self) -> None:
+        with pytest.raises(InputError, match="--layers is missing: of 11 layers"):
+            default_layers(11)

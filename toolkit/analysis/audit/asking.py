@@ -2,25 +2,24 @@
 
 import asyncio
 import json
-import re
-import zlib
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import httpx
 
-from toolkit.analysis.audit.replies import Question, Ranked, Reply, Side
+from toolkit.analysis.audit.replies import LOWEST, MOST_IDS, Question, Ranked, Reply, Side, reply_of
 from toolkit.analysis.endpoint import Endpoint
 from toolkit.engines.contract import SpecCounts
-from toolkit.errors import EngineError
+from toolkit.errors import EngineError, InputError
 
 TOP = 5  # of the server's own log probabilities; a greedy gap needs two, and the other reply's token among them
 SCORED = 20  # what vLLM gives at most unless it was told otherwise (--max-logprobs)
 STALL = 300.0
 LONGEST_ERROR = 300
 Found = TypeVar("Found")
-_WORD = re.compile(r"\S+\s*")
 
 
 class RefusedError(Exception):
@@ -70,7 +69,8 @@ class Asking:
     async def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """All replies in the order of `requests`, which are one batch of the concurrency they name.
 
-        Raises RefusedError when the server refuses such requests, EngineError when it fails.
+        Raises RefusedError when the server refuses such requests, InputError when it wants a key, EngineError when it
+        fails.
         """
         gate = asyncio.Semaphore(requests[0].concurrency if requests else 1)
 
@@ -102,42 +102,29 @@ class Asking:
             **request.fields,
         }
         collected = _Collected()
-        async for chunk in self._stream(f"{self.endpoint.base_url}/chat/completions", body):
-            collected.take(chunk, self.endpoint)
-        if collected.finish_reason is None:
-            raise EngineError(f"{self.endpoint.name}: a stream ended without a reason to finish.")
-        ids = collected.token_ids
-        if collected.chunks and not ids:  # a server without token ids: its words stand for them
-            ids = [zlib.crc32(word.encode()) for word in _WORD.findall(collected.text)]
-        return Reply(
-            question=request.question,
-            side=self.side,
-            concurrency=request.concurrency,
-            prompt=request.prompt,
-            seed=request.seed,
-            prompt_ids=collected.prompt_ids,
-            token_ids=ids,
-            chunks=collected.chunks if collected.token_ids else [],
-            text=collected.text,
-            finish_reason=collected.finish_reason,
-            stop=next(iter(request.fields.get("stop", [])), None),
-            top=collected.top if len(collected.top) == len(ids) and ids else None,
-            counts=collected.counts,
-        )
+        try:
+            async with aclosing(self._stream(f"{self.endpoint.base_url}/chat/completions", body)) as chunks:
+                async for chunk in chunks:
+                    collected.take(chunk, self.endpoint)
+            if collected.finish_reason is None:
+                raise EngineError(f"{self.endpoint.name}: a stream ended without a reason to finish.")
+            return reply_of({**_asked(request), "side": self.side, **collected.fields()})
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"{self.endpoint.name}: its stream cannot be read: {self._told(str(error))}.") from None
 
-    async def _stream(self, url: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def _stream(self, url: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         try:
             async with self.client.stream("POST", url, json=body) as response:
                 if response.status_code != 200:
                     raise self._failure(response.status_code, (await response.aread()).decode("utf-8", "replace"))
                 async for line in response.aiter_lines():
                     if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                        chunk = _object(line[5:], self.endpoint.name)
+                        chunk = self._object(line[5:])
                         if chunk.get("error"):
-                            raise self._failure(500, json.dumps(chunk))
+                            raise self._failure(500, line[5:])
                         yield chunk
         except httpx.HTTPError as error:
-            raise EngineError(f"{self.endpoint.name}: {error or type(error).__name__}.") from None
+            raise EngineError(f"{self.endpoint.name}: {self._told(str(error) or type(error).__name__)}.") from None
 
     async def _score(self, prompt: list[int], emitted: list[int]) -> Scores:
         body = {
@@ -150,22 +137,51 @@ class Asking:
         try:
             response = await self.client.post(f"{self.endpoint.base_url}/completions", json=body)
         except httpx.HTTPError as error:
-            raise EngineError(f"{self.endpoint.name}: {error or type(error).__name__}.") from None
+            raise EngineError(f"{self.endpoint.name}: {self._told(str(error) or type(error).__name__)}.") from None
         if response.status_code != 200:
             raise self._failure(response.status_code, response.text)
-        choices = _object(response.text, self.endpoint.name).get("choices")
-        found = choices[0].get("prompt_logprobs") if isinstance(choices, list) and choices else None
+        choices = self._object(response.text).get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        found = first.get("prompt_logprobs") if isinstance(first, dict) else None
         if not isinstance(found, list) or len(found) != len(prompt) + len(emitted):
             raise RefusedError("it answers without prompt_logprobs")
-        return _scores(found[len(prompt) :], self.endpoint.name)
+        try:
+            return _scores(found[len(prompt) :])
+        except (AttributeError, LookupError, TypeError, ValueError):
+            raise EngineError(f"{self.endpoint.name}: its prompt_logprobs cannot be read.") from None
 
     def _failure(self, status: int, text: str) -> Exception:
-        said = " ".join(text.split())
-        key = self.endpoint.key
-        said = (said.replace(key, "***") if key else said)[:LONGEST_ERROR]
+        said = f"HTTP {status}: {self._told(text)}".removesuffix(": ")
         if status in (400, 404, 405, 422, 501):
-            return RefusedError(f"HTTP {status}: {said}")
-        return EngineError(f"{self.endpoint.name} answered HTTP {status}: {said}")
+            return RefusedError(said)
+        if status in (401, 403):
+            return InputError(f"{self.endpoint.name} wants a key, pass --api-key-env NAME. It answered {said}")
+        return EngineError(f"{self.endpoint.name} answered {said}")
+
+    def _object(self, text: str) -> dict[str, Any]:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise EngineError(f"{self.endpoint.name}: sent something that is no JSON object: {self._told(text)!r}.")
+        return found
+
+    def _told(self, text: str) -> str:
+        """The beginning of what the server said, in one line and without the key, which it may have repeated."""
+        without = text.replace(self.endpoint.key, "***") if self.endpoint.key else text
+        return " ".join(without.split())[:LONGEST_ERROR]
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """What a Reply keeps of its question."""
+    return {
+        "question": request.question,
+        "concurrency": request.concurrency,
+        "prompt": request.prompt,
+        "seed": request.seed,
+        "stop": next(iter(request.fields.get("stop", [])), None),
+    }
 
 
 @dataclass(slots=True)
@@ -181,57 +197,73 @@ class _Collected:
     counts: SpecCounts | None = None
 
     def take(self, chunk: dict[str, Any], endpoint: Endpoint) -> None:
+        """One chunk. Raises what reading nonsense raises."""
         self.counts = endpoint.engine.spec_counts(chunk) or self.counts
-        prompt_ids = chunk.get("prompt_token_ids")
-        if isinstance(prompt_ids, list):
-            self.prompt_ids = prompt_ids
+        self.prompt_ids = chunk.get("prompt_token_ids") or self.prompt_ids
         choices = chunk.get("choices")
         if not choices:
             return
         choice = choices[0]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
         delta = choice.get("delta") or {}
-        text = "".join(delta.get(name) or "" for name in ("reasoning", "reasoning_content", "content"))
-        self.text += text
-        ids = choice.get("token_ids")
-        if isinstance(ids, list):
+        self.text += "".join(delta.get(name) or "" for name in ("reasoning", "reasoning_content", "content"))
+        if ids := choice.get("token_ids"):
             self.token_ids += ids
-        size = len(ids) if isinstance(ids, list) else bool(text)
-        if size:
-            self.chunks.append(int(size))
-        for entry in (choice.get("logprobs") or {}).get("content") or []:
-            self.top.append(_ranked(entry))
+            self.chunks.append(len(ids))
+        self.top += [_ranked(entry) for entry in (choice.get("logprobs") or {}).get("content") or []]
+
+    def fields(self) -> dict[str, Any]:
+        """As a Reply has them. Log probabilities are kept only if each token has some under token ids."""
+        told = bool(self.top) and all(self.top) and len(self.top) == len(self.token_ids)
+        return {
+            "prompt_ids": self.prompt_ids,
+            "token_ids": self.token_ids,
+            "chunks": self.chunks,
+            "text": self.text.encode("utf-8", "replace").decode(),  # half a surrogate pair cannot be written down
+            "finish_reason": self.finish_reason,
+            "top": self.top if told else None,
+            "counts": asdict(self.counts) if self.counts else None,
+        }
 
 
 def _ranked(entry: dict[str, Any]) -> Ranked:
-    """A chat log probability entry whose tokens are written `token_id:7`."""
+    """A chat log probability entry whose tokens are written `token_id:7`; empty when they are written otherwise."""
     found = {}
     for one in [entry, *(entry.get("top_logprobs") or [])]:
         name, _, number = str(one["token"]).partition(":")
-        if name == "token_id" and number.isdigit():
-            found[int(number)] = float(one["logprob"])
-    return sorted(found.items(), key=lambda pair: -pair[1])
+        if name == "token_id" and number.isdecimal():
+            found[int(number)] = _logprob(one)
+    return _best_first(found)
 
 
-def _scores(found: Sequence[Any], name: str) -> Scores:
-    rows, words = [], {}
-    try:
-        for row in found:
-            rows.append(sorted(((int(i), float(one["logprob"])) for i, one in row.items()), key=lambda pair: -pair[1]))
-            words.update({int(i): str(one.get("decoded_token") or "") for i, one in row.items()})
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise EngineError(f"{name}: its prompt_logprobs cannot be read.") from None
+def _scores(found: Sequence[Any]) -> Scores:
+    rows: list[Ranked] = []
+    words: dict[int, str] = {}
+    for row in found:
+        by_id = {_id(token): one for token, one in row.items()}
+        rows.append(_best_first({token: _logprob(one) for token, one in by_id.items()}))
+        words |= {token: str(one.get("decoded_token") or "") for token, one in by_id.items()}
+        if rows[-1][0][1] <= LOWEST:
+            raise ValueError("a place where no token is possible")
     return Scores(rows, words)
 
 
-def _object(text: str, name: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise EngineError(f"{name}: sent something that is not JSON: {' '.join(text.split())[:80]!r}.")
+def _id(text: str) -> int:
+    found = int(text)
+    if not 0 <= found < MOST_IDS:
+        raise ValueError(f"a token id of {found}")
     return found
+
+
+def _logprob(one: Mapping[str, Any]) -> float:
+    found = max(float(one["logprob"]), LOWEST)
+    if not math.isfinite(found):
+        raise ValueError(f"a log probability of {found}")
+    return found
+
+
+def _best_first(found: Mapping[int, float]) -> Ranked:
+    return sorted(found.items(), key=lambda pair: -pair[1])
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, Found]]) -> list[Found]:

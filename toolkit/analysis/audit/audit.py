@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -16,24 +17,24 @@ from toolkit.analysis.ask import arm_of
 from toolkit.analysis.audit import questions
 from toolkit.analysis.audit.asking import SCORED, Asking, RefusedError, Request
 from toolkit.analysis.audit.distribution import judge_transforms, power
-from toolkit.analysis.audit.examples import unlikely_tokens
+from toolkit.analysis.audit.examples import telling_examples
 from toolkit.analysis.audit.greedy import judge_greedy
 from toolkit.analysis.audit.judgement import Judgement, judge
 from toolkit.analysis.audit.questions import Sampled
 from toolkit.analysis.audit.rates import judge_rates
-from toolkit.analysis.audit.replies import Reply, read_replies, write_replies
+from toolkit.analysis.audit.replies import Reply, comparable, read_replies, write_replies
 from toolkit.analysis.audit.structure import judge_structure
-from toolkit.analysis.audit.transform import scored, transform
+from toolkit.analysis.audit.transform import Transformed, lacking, scored, transform
 from toolkit.analysis.audit.two_samples import judge_samples
 from toolkit.analysis.sweep import Progress
+from toolkit.engines import engine
 from toolkit.engines.contract import LOOKUPS, Profile
 from toolkit.errors import InputError
 from toolkit.launch.hardware import hardware
 from toolkit.launch.profile import load_profile
 
 FILE = "audit.json"
-EXTENSIONS = frozenset({"logprobs", "top_logprobs", "return_tokens_as_token_ids", "top_k"})
-"""Fields that a server may refuse without losing the whole audit."""
+GREEDY = ("greedy", "stop")
 MOST_TOKENS, FEWEST_TOKENS = 200_000, 200
 MOST_TOP_K = 16
 
@@ -64,6 +65,7 @@ class About:
     how: Sampled
     drafts_per_step: int
     one_hot: bool
+    engine: str = "vllm"
     structure_refused: str = ""
     scores_refused: str = ""
     seconds: float = 0.0
@@ -105,101 +107,135 @@ def judge_folder(folder: Path) -> Judgement:
 
 def judge_replies(replies: Sequence[Reply], about: About) -> Judgement:
     """All four levels. The draws of the transform are seeded: the same replies give the same verdict."""
-    rng = np.random.default_rng(about.how.seed)
+    how, rng = about.how, np.random.default_rng(about.how.seed)
     sampled = {side: [r for r in replies if r.question == "sample" and r.side == side] for side in ("arm", "baseline")}
     ours, theirs = scored(sampled["arm"]), scored(sampled["baseline"])
-    arm = transform(ours, theirs, about.how.temperature, about.how.top_k, rng)
-    control = transform(theirs, ours, about.how.temperature, about.how.top_k, rng)
-    drafted = [reply.counts.drafted for reply in sampled["arm"] if reply.counts is not None]
+    arm = transform(ours, theirs, how.temperature, how.top_k, rng)
+    control = transform(theirs, ours, how.temperature, how.top_k, rng)
+    examples = telling_examples(sampled["arm"], sampled["baseline"], how.temperature, how.top_k)
+    return judge_transformed(replies, arm, control, about, rng, examples)
+
+
+def judge_transformed(
+    replies: Sequence[Reply],
+    arm: Transformed,
+    control: Transformed,
+    about: About,
+    rng: np.random.Generator,
+    examples: Sequence[str] = (),
+) -> Judgement:
+    """The same from the transforms of both sides' sampled tokens, and `examples` of the arm's."""
+    sampled = [reply for reply in replies if reply.question == "sample"]
+    drafted = [reply.counts.drafted for reply in sampled if reply.side == "arm" and reply.counts is not None]
     if about.scores_refused:
-        distribution = judge_samples(replies, rng)
+        distribution = judge_samples(comparable(sampled), about.scores_refused, rng)
     else:
-        distribution = judge_transforms(arm, control, sum(drafted) if drafted else -1, rng)
-        examples = unlikely_tokens(sampled["arm"], about.how.temperature, about.how.top_k)
-        distribution = replace(distribution, examples=examples)
+        found = judge_transforms(arm, control, sum(drafted) if drafted else -1)
+        distribution = replace(found, examples=list(examples))
     findings = {
-        "greedy": judge_greedy(replies, about.drafts_per_step),
+        "greedy": judge_greedy(comparable([r for r in replies if r.question in GREEDY]), about.drafts_per_step),
         "distribution": distribution,
-        "acceptance": judge_rates(sampled["arm"], arm, about.one_hot),
+        "acceptance": judge_rates(sampled, arm, about.one_hot, engine(about.engine)),
         "structure": judge_structure(replies, about.structure_refused),
     }
     judged = sum(check.judged for found in findings.values() for check in found.tests)
     return judge(findings, None if about.scores_refused else power(arm.possible, control.possible, judged))
 
 
-async def _collect(
-    live: Live, arm: Arm, baseline: Arm, how: Sampled, folder: Path, progress: Progress
-) -> About:
+async def _collect(live: Live, arm: Arm, baseline: Arm, how: Sampled, folder: Path, progress: Progress) -> About:
     begun = time.monotonic()
-    replies: list[Reply] = []
-    refused = scores_refused = ""
-
-    def keep(found: Sequence[Reply]) -> None:
-        write_replies(folder, found)
-        replies.extend(found)
-
-    stops: list[Request] = []
-    for side, one in (("arm", arm), ("baseline", baseline)):
-        endpoint = live.endpoint(one, progress.stage)
-        async with Asking("arm" if side == "arm" else "baseline", endpoint) as asking:
-            for concurrency in (questions.ALONE, questions.TOGETHER):
-                progress.stage(f"{one.name}: greedy, {concurrency} at once")
-                found = await _without_extensions(asking, questions.greedy(concurrency))
-                keep(found)
-            stops = stops or questions.stops(found)
-            if stops:
-                keep(await asking.generate(stops))
-            progress.stage(f"{one.name}: {how.tokens} tokens at temperature {how.temperature:g}")
-            sampled = await _without_extensions(asking, questions.samples(how))
-            progress.stage(f"{one.name}: strict JSON")
-            try:
-                keep(await asking.generate(questions.structures()))
-            except RefusedError as error:
-                refused = f"{one.name} does not take a JSON schema: {error}"
-            if side == "arm":
-                ours = sampled
-                continue
-            progress.stage(f"{one.name}: scoring what was emitted")
-            try:
-                keep(await _scored(asking, [*ours, *sampled], how.concurrency))
-            except RefusedError as error:
-                scores_refused = f"{one.name} does not score tokens: {error}"
-                keep([*ours, *sampled])
+    endpoint = live.endpoint(arm, progress.stage)
+    if live.speculates(baseline):
+        raise InputError(f"{baseline.name} speculates itself: it cannot show what the model alone would say.")
+    async with Asking("arm", endpoint) as asking:
+        ours = await _ask(asking, how, None, progress.stage)
+    async with Asking("baseline", live.endpoint(baseline, progress.stage)) as asking:
+        theirs = await _ask(asking, how, ours, progress.stage)
+        progress.stage(f"{baseline.name}: scoring what was emitted")
+        how = replace(how, top_k=None) if ours.plain else how
+        sampled, scores_refused = [*ours.sampled, *theirs.sampled], ""
+        try:
+            sampled = await _scored(asking, sampled, how)
+        except RefusedError as error:
+            scores_refused = f"{baseline.name} does not score tokens: {error}"
+    replies = [*ours.replies, *theirs.replies, *sampled]
+    write_replies(folder, replies)
     return About(
         arm=arm.name,
         baseline=baseline.name,
         toolkit_version=__version__,
         how=how,
         drafts_per_step=_drafts_per_step(arm, replies),
-        one_hot=arm.profile is not None and _drafts_one_hot(arm.profile),
-        structure_refused=refused,
+        one_hot=arm.profile is not None and drafts_one_hot(arm.profile),
+        engine=endpoint.engine.name,
+        structure_refused=ours.structure_refused or theirs.structure_refused,
         scores_refused=scores_refused,
         seconds=round(time.monotonic() - begun, 1),
         hardware=hardware() if arm.profile else {},
     )
 
 
-async def _without_extensions(asking: Asking, requests: Sequence[Request]) -> list[Reply]:
-    """Replies, asked for again in plain OpenAI fields where the server refuses vLLM's."""
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What one side answered, its samples apart: they are to be scored. `stops` is what both sides are asked.
+
+    `plain`: the samples were asked for in OpenAI's fields alone.
+    """
+
+    replies: list[Reply]
+    sampled: list[Reply]
+    stops: list[Request]
+    plain: bool
+    structure_refused: str = ""
+
+
+async def _ask(asking: Asking, how: Sampled, first: _Answers | None, stage: Callable[[str], None]) -> _Answers:
+    """All questions to one side; `first` is what the other side, asked before, answered."""
+    name, replies, refused = asking.endpoint.name, list[Reply](), ""
+    for concurrency in (questions.ALONE, questions.TOGETHER):
+        stage(f"{name}: greedy, {concurrency} at once")
+        found, _ = await _generated(asking, questions.greedy(concurrency), plain=False)
+        replies += found
+    stops = first.stops if first else questions.stops(found)
+    with suppress(RefusedError):  # a server without stop strings cannot end at one
+        replies += await asking.generate(stops)
+    stage(f"{name}: {how.tokens} tokens at temperature {how.temperature:g}")
+    sampled, plain = await _generated(asking, questions.samples(how), plain=first is not None and first.plain)
+    if first is not None and plain and not first.plain and how.top_k is not None:
+        raise InputError(f"{name} does not take top_k, which the other side takes: they cannot be asked the same.")
+    stage(f"{name}: strict JSON")
     try:
-        return await asking.generate(requests)
+        replies += await asking.generate(questions.structures())
     except RefusedError as error:
-        plain = [
-            replace(one, fields={name: value for name, value in one.fields.items() if name not in EXTENSIONS})
-            for one in requests
-        ]
-        try:
-            return await asking.generate(plain)
-        except RefusedError:
+        refused = f"{name} does not take a JSON schema: {error}"
+    return _Answers(replies, sampled, stops, plain, refused)
+
+
+async def _generated(asking: Asking, requests: Sequence[Request], plain: bool) -> tuple[list[Reply], bool]:
+    """Replies, asked for in plain OpenAI fields where the server refuses vLLM's, and whether they were."""
+    try:
+        return await asking.generate(questions.plain(requests) if plain else requests), plain
+    except RefusedError as error:
+        if plain:
             raise InputError(f"{asking.endpoint.name} refuses the audit's questions: {error}") from None
+        refusal = error
+    try:
+        return await asking.generate(questions.plain(requests)), True
+    except RefusedError:
+        raise InputError(f"{asking.endpoint.name} refuses the audit's questions: {refusal}") from None
 
 
-async def _scored(asking: Asking, replies: Sequence[Reply], concurrency: int) -> list[Reply]:
+async def _scored(asking: Asking, replies: Sequence[Reply], how: Sampled) -> list[Reply]:
     """Raises RefusedError when the reference cannot score, or the replies carry no token ids."""
-    if not all(reply.prompt_ids and reply.chunks for reply in replies):
+    if how.top_k is None and how.temperature != 1:
+        raise RefusedError(f"the servers take no top_k, so that p is not known at temperature {how.temperature:g}")
+    if any(reply.text and not (reply.prompt_ids and reply.token_ids) for reply in replies):
         raise RefusedError("the replies carry no token ids, and retokenised text is not what was emitted")
-    found = await asking.score([(reply.prompt_ids, reply.token_ids) for reply in replies], concurrency)
-    return [replace(reply, scores=one.rows, words=one.words) for reply, one in zip(replies, found, strict=True)]
+    emitted = [reply for reply in replies if reply.prompt_ids and reply.token_ids]
+    found = await asking.score([(reply.prompt_ids, reply.token_ids) for reply in emitted], how.concurrency)
+    if lacks := next((lacks for one in found for row in one.rows if (lacks := lacking(row, how.top_k))), ""):
+        raise RefusedError(lacks)
+    return [replace(reply, scores=one.rows, words=one.words) for reply, one in zip(emitted, found, strict=True)]
 
 
 def _drafts_per_step(arm: Arm, replies: Sequence[Reply]) -> int:
@@ -209,7 +245,7 @@ def _drafts_per_step(arm: Arm, replies: Sequence[Reply]) -> int:
     return max(told) if told else max((max(r.chunks, default=1) for r in replies), default=1) - 1
 
 
-def _drafts_one_hot(profile: Profile) -> bool:
+def drafts_one_hot(profile: Profile) -> bool:
     """vLLM's models draft greedily unless told otherwise (config/speculative.py, draft_sample_method)."""
     if profile.speculation is None:
         return False
@@ -222,7 +258,12 @@ def _arms(ask: AuditAsk) -> tuple[Arm, Arm]:
         raise InputError("give --profile (we launch it) or --base-url (it already runs), one of them.")
     if ask.base_url is not None:
         if ask.reference_url is None or ask.baseline is not None or ask.changes:
-            raise InputError("--base-url needs --reference-url, the same model without speculation, and no --baseline.")
+            raise InputError(
+                "--base-url needs --reference-url, the same model without speculation; --baseline and --set go with "
+                "--profile."
+            )
+        if ask.reference_url.rstrip("/") == ask.base_url.rstrip("/"):
+            raise InputError("--reference-url is the same server as --base-url: it must run without speculation.")
         return (
             Arm("arm", url=ask.base_url, model=ask.model, key_env=ask.api_key_env),
             Arm("reference", url=ask.reference_url, model=ask.model, key_env=ask.api_key_env),
@@ -230,6 +271,9 @@ def _arms(ask: AuditAsk) -> tuple[Arm, Arm]:
     assert ask.profile is not None
     if ask.reference_url is not None:
         raise InputError("--reference-url goes with --base-url; with --profile name a --baseline profile.")
+    for flag, value in (("--model", ask.model), ("--api-key-env", ask.api_key_env)):
+        if value is not None:
+            raise InputError(f"{flag} goes with --base-url; a profile says it itself.")
     profile = load_profile(ask.profile, ask.changes)
     if profile.speculation is None:
         raise InputError(f"profile {profile.name} does not speculate: there is nothing to audit.")

@@ -77,9 +77,9 @@ class Judgement:
 def judge(findings: dict[str, Findings], power: float | None = None) -> Judgement:
     """Every level's verdict, by Holm's step-down over all judged tests at once (Scandinavian Journal of Statistics 6,
     1979): the chance of one or more false alarms stays under `ALARM` however the tests depend on one another."""
-    keys = [(name, test) for name, found in findings.items() for test in found.tests if test.judged]
-    rejected = holm([test.p or 0.0 for _, test in keys])
-    guilty = {id(test) for (_, test), bad in zip(keys, rejected, strict=True) if bad}
+    judged = [test for found in findings.values() for test in found.tests if test.judged]
+    rejected = holm([test.p or 0.0 for test in judged])
+    guilty = {id(test) for test, bad in zip(judged, rejected, strict=True) if bad}
     return Judgement({name: _level(found, guilty) for name, found in findings.items()}, power)
 
 

@@ -1,7 +1,7 @@
 """What both sides are asked: the same prompts, seeds and concurrency. Requests are data: nothing is sent here."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolkit.analysis.audit.asking import TOP, Request
 from toolkit.analysis.audit.replies import Reply
@@ -16,6 +16,8 @@ GREEDY_TOKENS = 40
 SEEDS = 8
 """Replies per sampled prompt: the check without log probabilities needs repeats."""
 STRUCTURE_TOKENS = 64
+EXTENSIONS = frozenset({"logprobs", "top_logprobs", "return_tokens_as_token_ids", "top_k", "repetition_penalty"})
+"""Fields that a server may refuse without losing the whole audit."""
 # One word over and over, which draws the longest drafts there are (vllm#41758).
 _REPEATED = ({"role": "user", "content": " ".join(["serving"] * 48)},)
 _GREEDY = (("copy-list", 4), ("chat", 2), ("creative", 1))
@@ -63,11 +65,20 @@ def samples(how: Sampled) -> list[Request]:
     """Prompts that invite copying, each under several seeds: drafts must be made, or nothing is tested."""
     prompts = max(1, round(how.tokens / (SEEDS * how.length)))
     workload = load_workload("copy-list", how.seed + 1)
-    fields = {"temperature": how.temperature, "top_p": 1.0, **({"top_k": how.top_k} if how.top_k else {})}
+    # In full, or the server's generation_config.json would fill it in. -1 is all tokens.
+    fields = {"temperature": how.temperature, "top_p": 1.0, "top_k": how.top_k or -1, "repetition_penalty": 1.0}
     return [
         Request("sample", how.concurrency, i, workload.prompt(i).messages, how.length, how.seed + 1000 * i + j, fields)
         for j in range(SEEDS)
         for i in range(prompts)
+    ]
+
+
+def plain(requests: Sequence[Request]) -> list[Request]:
+    """The same in OpenAI's fields alone: some servers refuse vLLM's."""
+    return [
+        replace(one, fields={name: value for name, value in one.fields.items() if name not in EXTENSIONS})
+        for one in requests
     ]
 
 
