@@ -25,7 +25,7 @@ def audited(toolkit: Toolkit, name: str, *arguments: str) -> tuple[int, dict[str
 
 @pytest.fixture(scope="module")
 def repaired(toolkit: Toolkit) -> tuple[int, dict[str, Any]]:
-    return audited(toolkit, "audit-repaired", "--require-conclusive")
+    return audited(toolkit, "audit-repaired", "--require-conclusive", "--top-k", "16")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,10 @@ class TestRepaired:
 
 
 class TestBroken:
-    """The engine as it comes: the cause is told in toolkit/engines/vllm_plugin.py."""
+    """The engine as it comes: the cause is told in toolkit/engines/vllm_plugin.py.
+
+    It is not asked for the likeliest 16 alone: the garbage that it then takes for k can end it.
+    """
 
     def test_it_is_lossy(self, broken: tuple[int, dict[str, Any]]) -> None:
         assert (broken[1]["verdict"], broken[0]) == ("lossy", 1), broken[1]

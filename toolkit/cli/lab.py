@@ -95,7 +95,7 @@ def lab_sweep_k(
     workload: Annotated[str, typer.Option(help="copy-code, copy-list, extract, chat, creative, or FILE.jsonl.")] = (
         "copy-list"
     ),
-    prompts: Annotated[int, typer.Option("--requests", "--n", help="Prompts.")] = 3,
+    prompts: Annotated[int, typer.Option("--requests", "--n", help="Prompts.")] = 2,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, tokens.")] = 32,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -195,13 +195,13 @@ def _show_cost(name: str, found: "VerifyCost") -> None:
         table.add_row(str(size), f"{1e3 * seconds:.3g}", f"{seconds / one:.2f}")
     out.print(table)
     if found.draft_step is not None:
-        say(f"A draft step takes {1e3 * found.draft_step:.3g} ms: c = {found.c:.3f}.")
+        say(f"A draft step takes {1e3 * found.draft_step:.3g} ms: c = {found.c:.2g}.")
 
 
 def _show_sweep(name: str, found: "KSweep", temperature: float) -> None:
     rate = found.tokens / found.seconds
     table = plain_table(
-        f"{name}: {found.prompts} prompts, plain decoding {rate:.1f} tok/s, c = {found.c:.3f}",
+        f"{name}: {found.prompts} prompts, plain decoding {rate:.1f} tok/s, c = {found.c:.2g}",
         "K",
         "tok/pass",
         "seconds",

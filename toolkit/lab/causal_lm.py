@@ -1,5 +1,6 @@
 """Hugging Face models for the reference loop, in fp32 on the CPU, and a model with layers left out as its own draft."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,8 @@ def load_model(folder: Path) -> TransformersModel:
 
     Imports torch and transformers into this process.
     """
+    # OpenMP's waits spin: beside another busy process a pass takes seconds. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         import torch
         from transformers import AutoModelForCausalLM

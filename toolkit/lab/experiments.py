@@ -13,10 +13,13 @@ import numpy as np
 from toolkit import theory
 from toolkit.errors import InputError
 from toolkit.lab.pairing import Pair
-from toolkit.lab.reference import Drafter, Sampling, Step, generate
+from toolkit.lab.reference import Sampling, Step, generate
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 """New tokens of a pass."""
+
+DRAFTED = 4
+"""Draft tokens of one reading of a draft step, which is a quarter of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +48,22 @@ def verify_cost(
     longest = context + max(sizes)
     require(pair.longest is None or longest <= pair.longest, f"--context {context}: {pair.name} holds {pair.longest}")
     tokens = list(islice(cycle(text), longest))
+    rng = np.random.default_rng(0)
     pair.target.crop(0)
     pair.target.extend(tokens[:context])
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    for _ in range(repeats + 1):
+    drafting = []
+    for _ in range(repeats + 1):  # in turn, so that what disturbs one disturbs all
         for size in sizes:
             seconds[size].append(_timed(partial(pair.target.extend, tokens[context : context + size])))
             pair.target.crop(context)
-    drafting = None if pair.drafter is None else draft_step(pair.drafter, tokens[:context], repeats)
-    return VerifyCost(context, tuple((size, median(seconds[size][1:])) for size in sizes), drafting)
-
-
-def draft_step(drafter: Drafter, sequence: Sequence[int], repeats: int = 5, k: int = 4) -> float:
-    """Median seconds of one draft token of `k`, greedy, the cache of the drafter being warm."""
-    rng = np.random.default_rng(0)
-    rounds = [_timed(partial(drafter.propose, sequence, k, Sampling(), rng)) for _ in range(repeats + 1)]
-    return median(rounds[1:]) / k
+        if pair.drafter is not None:
+            drafting.append(_timed(partial(pair.drafter.propose, tokens[:context], DRAFTED, Sampling(), rng)))
+    return VerifyCost(
+        context,
+        tuple((size, median(seconds[size][1:])) for size in sizes),
+        median(drafting[1:]) / DRAFTED if drafting else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

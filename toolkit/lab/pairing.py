@@ -1,6 +1,5 @@
 """From names on the command line to what the reference loop runs: a target, its tokenizer, and what drafts for it."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,14 +100,12 @@ def _toy(drafter: str, lookup: tuple[int, int]) -> Pair:
 def _folder(
     name: str, drafter: str, layers: Sequence[int] | None, draft: str | None, lookup: tuple[int, int]
 ) -> Pair:
-    # OpenMP's waits spin: beside another busy process a pass takes seconds. Read when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from toolkit.lab.causal_lm import keep_layers, load_model
 
     name = TARGETS.get(name, name)
     folder = Path(resolve_model(name))
-    tokenizer = FolderTokenizer(folder)
     target = load_model(folder)
+    tokenizer = FolderTokenizer(folder)
     made: Drafter | None = None
     longest = target.longest
     if drafter == "lookup":

@@ -9,7 +9,7 @@ import pytest
 from toolkit import theory
 from toolkit.errors import InputError
 from toolkit.lab import experiments
-from toolkit.lab.experiments import draft_step, sweep_k, verify_cost
+from toolkit.lab.experiments import sweep_k, verify_cost
 from toolkit.lab.pairing import Pair, load_pair
 from toolkit.lab.reference import Draft, Sampling
 from toolkit.lab.toy import ToyTokenizer
@@ -112,8 +112,8 @@ class TestVerifyCost:
         pair.target.extend = disturbed  # type: ignore[method-assign]
         assert verify_cost(pair, [1], context=5, sizes=(1,)).passes == ((1, pytest.approx(0.011)),)
 
-    def test_a_draft_step_is_a_share_of_a_draft(self, clock: Clock) -> None:
-        assert draft_step(Guessing(clock, 2), [1, 2], k=8) == pytest.approx(0.002)
+    def test_a_draft_step_is_one_token_of_a_draft(self, counting: Make) -> None:
+        assert verify_cost(counting(), [1], context=5).draft_step == pytest.approx(0.002)
 
     @pytest.mark.parametrize(
         ("changes", "said"),
