@@ -26,6 +26,7 @@ SUSPICIOUS = 0.05
 MOST = 40_000
 """The tokens that uniformity is worth at most. Logits that are off by 0.1 move the transform as chance moves that of
 so many tokens (a Kolmogorov-Smirnov distance of 0.01): rounding must not become a fault as the sample grows."""
+REPEATS = ", behind two tokens that stood so before"
 ORDERS = {"by_probability": "by probability", "by_guess": "as a guesser orders"}
 """The orders of the transform, and what they are called."""
 
@@ -51,6 +52,9 @@ def judge_transforms(arm: Transformed, control: Transformed, drafted: int) -> Fi
         here = u[(arm.index == index) & ~arm.outside]
         if len(here) >= ENOUGH_DRAFTED:
             tests.append(_uniform("by_probability", here, v, f", token {index + 1} of its step")[0])
+    here, there = (one.by_probability[one.repeats & ~one.outside] for one in (arm, control))
+    if len(here) >= ENOUGH_DRAFTED:
+        tests += _uniform("by_probability", here, there if len(there) >= ENOUGH_DRAFTED else v, REPEATS)
     tests.append(total_variation(_possible(arm, "by_probability"), v))
     return Findings(tests, _gap(arm, control, drafted), _proved(arm))
 

@@ -41,7 +41,8 @@ class Scored:
 
     `ids`, `logprobs` [n, w]: the reference's best tokens, raw, the likeliest first, padded with -1 and -inf. They are
     `best` ones and, behind them, the emitted one where it is none of these. `token`, `before` [n]: the emitted one and
-    its predecessor. `index` [n]: how many tokens the same step emitted before it, -1 unknown.
+    its predecessor. `index` [n]: how many tokens the same step emitted before it, -1 unknown. `repeats` [n]: whether
+    the two tokens before it stood like that earlier, which is where lookups draft and models draft well.
     """
 
     ids: IntArray
@@ -49,12 +50,13 @@ class Scored:
     token: IntArray
     before: IntArray
     index: IntArray
+    repeats: BoolArray
     best: int
 
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """Of n tokens: the transforms [n] in each order (NaN where the token is impossible), `index` as in `Scored`.
+    """Of n tokens: the transforms [n] in each order (NaN where it is impossible), `index` and `repeats` as in `Scored`.
 
     `outside` marks tokens that could not have been drawn. `probability` is the token's own, temperature and top-k
     applied; 0 where it is not known. `tail` is the mass of what is no likelier than the token, itself included, or
@@ -65,6 +67,7 @@ class Transformed:
     by_probability: FloatArray
     by_guess: FloatArray
     index: IntArray
+    repeats: BoolArray
     outside: BoolArray
     probability: FloatArray
     tail: FloatArray
@@ -94,6 +97,7 @@ def scored(replies: Sequence[Reply]) -> Scored:
         np.array([token for reply in kept for token in reply.token_ids[1:]], dtype=np.int64),
         np.array([token for reply in kept for token in reply.token_ids[:-1]], dtype=np.int64),
         np.array([place for reply in kept for place in indices(reply)[1:]], dtype=np.int64),
+        np.array([repeat for reply in kept for repeat in repeats(reply)[1:]], dtype=bool),
         best=min(map(len, rows), default=1),
     )
 
@@ -107,6 +111,17 @@ def indices(reply: Reply) -> list[int]:
     if sum(reply.chunks) != len(reply.token_ids) or (reply.chunks and reply.chunks[0] != 1):
         return [-1] * len(reply.token_ids)
     return [place for size in reply.chunks for place in range(size)]
+
+
+def repeats(reply: Reply) -> list[bool]:
+    """Of each token, whether the two tokens before it stood side by side earlier, in the prompt or the reply."""
+    sequence, seen, found = [*reply.prompt_ids, *reply.token_ids], set[tuple[int, ...]](), list[bool]()
+    for end in range(len(sequence)):
+        pair = tuple(sequence[max(end - 2, 0) : end])
+        found.append(pair in seen)
+        if len(pair) == 2:
+            seen.add(pair)
+    return found[len(reply.prompt_ids) :]
 
 
 def lacking(row: Ranked, top_k: int | None) -> str:
@@ -151,6 +166,7 @@ def transform(
         by_probability,
         by_guess,
         sample.index,
+        sample.repeats,
         outside,
         probability=np.where(outside, 0.0, own),
         tail=np.where(outside, 0.0, 1 - likelier),

@@ -66,7 +66,9 @@ class Drawn:
         def flat(values: Any) -> Any:
             return values[part, 1:length].reshape(-1, *values.shape[2:])
 
-        return Scored(flat(self.ids), flat(self.logprobs), flat(self.tokens), flat(self.before), index, best=LISTED)
+        before = flat(self.before)
+        repeats = before % 3 == 0  # any split will do that is known before the token is drawn
+        return Scored(flat(self.ids), flat(self.logprobs), flat(self.tokens), before, index, repeats, best=LISTED)
 
 
 def draw(

@@ -37,6 +37,7 @@ def made(by_probability: FloatArray, by_guess: FloatArray | None = None, outside
         by_probability=np.concatenate([by_probability, lost]),
         by_guess=np.concatenate([np.linspace(0, 1, n) if by_guess is None else by_guess, lost]),
         index=np.arange(n + outside) % 2,
+        repeats=np.arange(n + outside) % 3 == 0,
         outside=np.arange(n + outside) >= n,
         probability=np.full(n + outside, 0.5),
         tail=np.concatenate([np.ones(n), np.zeros(outside)]),
@@ -140,6 +141,16 @@ class TestJudge:
         found = judged(arm, uniform(rng))
         bad = [check for check in found.tests if check.judged and (check.p or 0.0) < 1e-9]
         assert any("token 4 of its step" in check.name for check in bad)
+
+    def test_a_fault_where_lookups_draft_is_seen_there(self) -> None:
+        """A third of the tokens; among all of them it shows less."""
+        rng = np.random.default_rng(1)
+        arm = uniform(rng)
+        arm = replace(arm, by_probability=np.where(arm.repeats, arm.by_probability**1.25, arm.by_probability))
+        found = judged(arm, uniform(rng))
+        strongest = min((check for check in found.tests if check.judged), key=lambda check: check.p or 0.0)
+        assert (is_lossy(found), strongest.n) == (True, N // 3)
+        assert strongest.name.startswith("uniform, by probability, behind two tokens that stood so before")
 
     def test_tokens_at_an_index_that_hardly_occurs_are_not_tested_apart(self) -> None:
         rng = np.random.default_rng(1)

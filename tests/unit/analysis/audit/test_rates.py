@@ -62,7 +62,7 @@ def served(rule: Rule, replies: int, seed: int, merged: float = 0.0) -> tuple[li
 def known(chances: Sequence[float]) -> Transformed:
     n = len(chances)
     u, none = np.linspace(0, 1, n), np.zeros(n, dtype=bool)
-    return Transformed(u, u, none.astype(np.int64), none, np.array(chances), u, none, np.zeros(n), u)
+    return Transformed(u, u, none.astype(np.int64), none, none, np.array(chances), u, none, np.zeros(n), u)
 
 
 def judged(replies: list[Reply], arm: Transformed, one_hot: bool = True) -> Findings:

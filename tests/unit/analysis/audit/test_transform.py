@@ -20,6 +20,7 @@ from toolkit.analysis.audit.transform import (
     Transformed,
     indices,
     lacking,
+    repeats,
     scored,
     transform,
 )
@@ -27,6 +28,7 @@ from toolkit.sampling import adjust
 
 NEVER = 1e-6  # of a sound transform, per comparison
 SIZE, TOP_K = 30, 16
+COLUMNS = ("ids", "logprobs", "token", "before", "index", "repeats")
 
 
 def exact_draws(
@@ -47,7 +49,7 @@ def exact_draws(
     logprobs = np.take_along_axis(logprobs, ids, 1)
     further = (np.arange(SIZE) >= best) & (ids != token[:, None])
     ids, logprobs = np.where(further, -1, ids), np.where(further, -np.inf, logprobs)
-    return Scored(ids, logprobs, token, before, np.zeros(n, dtype=np.int64), best=best)
+    return Scored(ids, logprobs, token, before, np.zeros(n, dtype=np.int64), before < 3, best=best)
 
 
 def one(row: Ranked, token: int, before: int = 0) -> Scored:
@@ -67,7 +69,7 @@ def log_row(*p: float) -> Ranked:
 
 
 def part(sample: Scored, keep: BoolArray) -> Scored:
-    columns = (getattr(sample, name)[keep] for name in ("ids", "logprobs", "token", "before", "index"))
+    columns = (getattr(sample, name)[keep] for name in COLUMNS)
     return Scored(*columns, best=sample.best)
 
 
@@ -234,7 +236,7 @@ class TestGuesser:
         mixed = Scored(
             *(
                 np.concatenate([getattr(part(sample, first), name), getattr(part(stranger, ~first), name)])
-                for name in ("ids", "logprobs", "token", "before", "index")
+                for name in COLUMNS
             ),
             best=sample.best,
         )
@@ -285,6 +287,29 @@ class TestIndices:
 
     def test_no_tokens_have_no_index(self) -> None:
         assert indices(reply("sample", "arm", 0, [])) == []
+
+
+class TestRepeats:
+    def test_two_tokens_that_stood_so_before(self) -> None:
+        """The prompt is 5 6 7, the reply 5 6 7 8 7: its third token stands behind 5 6, its fourth behind 6 7."""
+        assert repeats(reply("sample", "arm", 0, [5, 6, 7, 8, 7], prompt_ids=[5, 6, 7])) == [
+            False,
+            False,
+            True,
+            True,
+            False,
+        ]
+
+    def test_a_pair_is_not_its_own_earlier_one(self) -> None:
+        assert repeats(reply("sample", "arm", 0, [1, 1, 1, 1], prompt_ids=[])) == [False, False, False, True]
+
+    def test_what_follows_decides_nothing(self) -> None:
+        """The split must be known before the token is drawn."""
+        one_way, other = (repeats(reply("sample", "arm", 0, [5, 6, last], prompt_ids=[5, 6, 7])) for last in (7, 9))
+        assert one_way == other
+
+    def test_no_tokens(self) -> None:
+        assert repeats(reply("sample", "arm", 0, [])) == []
 
 
 class TestLacking:
