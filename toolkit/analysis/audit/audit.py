@@ -149,8 +149,10 @@ async def _collect(live: Live, arm: Arm, baseline: Arm, how: Sampled, folder: Pa
         raise InputError(f"{baseline.name} speculates itself: it cannot show what the model alone would say.")
     async with Asking("arm", endpoint) as asking:
         ours = await _ask(asking, how, None, progress.stage)
+    write_replies(folder, ours.replies)
     async with Asking("baseline", live.endpoint(baseline, progress.stage)) as asking:
         theirs = await _ask(asking, how, ours, progress.stage)
+        write_replies(folder, theirs.replies)
         progress.stage(f"{baseline.name}: scoring what was emitted")
         how = replace(how, top_k=None) if ours.plain else how
         sampled, scores_refused = [*ours.sampled, *theirs.sampled], ""
@@ -159,7 +161,7 @@ async def _collect(live: Live, arm: Arm, baseline: Arm, how: Sampled, folder: Pa
         except RefusedError as error:
             scores_refused = f"{baseline.name} does not score tokens: {error}"
     replies = [*ours.replies, *theirs.replies, *sampled]
-    write_replies(folder, replies)
+    write_replies(folder, sampled)
     return About(
         arm=arm.name,
         baseline=baseline.name,
