@@ -1,21 +1,16 @@
 """The CPU repair: the kernel's contract against a plain loop, when it is wanted, that it is put in place once."""
 
-import importlib.util
 import logging
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.engines import vllm_plugin
 from toolkit.engines.vllm_plugin import SWITCH, OfAnyRows, expand, register, wants_repair
-
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("torch is not installed", allow_module_level=True)
-
-import torch
 
 DTYPES = [torch.float32, torch.float64, torch.int32, torch.int64]
 
