@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Method = Literal["draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"]
+Method = Literal["draft_model", "ngram", "lookup", "eagle", "eagle3", "mtp", "medusa", "suffix"]
 NEEDS_DRAFT: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3", "medusa"})
-LOOKUPS: frozenset[str] = frozenset({"ngram", "suffix"})  # they draft from the text, without a model or a cache of it
+LOOKUPS: frozenset[str] = frozenset({"ngram", "lookup", "suffix"})  # from the text: no draft model, no cache of one
+_OWN_WORDS = {"ngram": ("lookup_min", "lookup_max"), "lookup": ("max_match", "memory_tokens", "corpus", "probe_budget")}
 Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]]
 
 
@@ -52,6 +53,18 @@ class Speculation(Strict):
     draft_revision: str | None = None
     lookup_min: int | None = Field(None, ge=1, description="shortest suffix that ngram looks up, tokens")
     lookup_max: int | None = Field(None, ge=1, description="longest suffix that ngram looks up, tokens")
+    max_match: int | None = Field(None, ge=1, le=128, description="lookup: suffixes are matched up to this length")
+    memory_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=2**29,
+        description="lookup: tokens of other requests' output to draft from; 0 keeps requests apart, since how fast an "
+        "answer comes tells a user whether another one was given the same",
+    )
+    corpus: str | None = Field(None, min_length=1, description="lookup: a text file or a folder of them to draft from")
+    probe_budget: float | None = Field(
+        None, ge=0, le=0.5, description="lookup: share of the time that trying out longer drafts may cost"
+    )
     schedule: list[Range] | None = Field(None, description="[[first batch size, last, K], ...]: K by load, 0 is off")
     options: dict[str, Any] = Field(default_factory=dict, description="the engine's own keys, passed on as they are")
 
@@ -70,8 +83,11 @@ class Speculation(Strict):
             raise ValueError(f"method {self.method} needs `draft`, the draft model's name")
         if self.method not in NEEDS_DRAFT and self.draft:
             raise ValueError(f"method {self.method} takes no `draft`")
-        if self.method != "ngram" and (self.lookup_min or self.lookup_max):
-            raise ValueError(f"lookup_min and lookup_max belong to method ngram, not {self.method}")
+        for method, words in _OWN_WORDS.items():
+            if self.method != method and any(getattr(self, word) is not None for word in words):
+                raise ValueError(
+                    f"{', '.join(words[:-1])} and {words[-1]} belong to method {method}, not {self.method}"
+                )
         if self.lookup_min and self.lookup_max and self.lookup_min > self.lookup_max:
             raise ValueError(f"lookup_min {self.lookup_min} is above lookup_max {self.lookup_max}")
         expected = 1

@@ -32,8 +32,11 @@ _SPECULATION_KEYS = {
     "schedule": "num_speculative_tokens_per_batch_size",
 }
 
+LOOKUP_CLASS = "toolkit.proposers.PromptLookupProposer"
+"""Ours: vLLM imports it in its workers, and carries the options there in its `additional_config`."""
+_LOOKUP_OPTIONS = ("max_match", "memory_tokens", "corpus", "probe_budget")
+
 _NO_SCHEDULE = {
-    "custom_class": "vLLM does not tell a custom_class proposer the K of the schedule: it would draft on at every load",
     "medusa": "vLLM's medusa proposer asserts that K is num_speculative_tokens: the engine dies at any other K",
     "suffix": "vLLM's suffix proposer asserts that K is num_speculative_tokens: the engine dies at any other K",
 }
@@ -81,6 +84,16 @@ _KNOWN_FAILURES = (
         "or give a local folder.",
     ),
     KnownFailure(
+        r"additional_config\.toolkit|corpus .*: (there is no|holds|cannot be read)",
+        "The lookup's options were refused in the engine's worker: see max_match, memory_tokens, corpus and "
+        "probe_budget under speculation.",
+    ),
+    KnownFailure(
+        r"Cannot import module 'toolkit|No module named '?numba",
+        "The engine's Python does not see this toolkit, or has no numba (every vLLM installs it): install "
+        "speculative-toolkit there.",
+    ),
+    KnownFailure(
         r"No module named '?vllm",
         "vLLM is not installed in this Python: `pip install 'speculative-toolkit[vllm]'`, or [cpu] on a machine "
         "without a GPU.",
@@ -122,6 +135,8 @@ class VLLM:
             argv.append("--enforce-eager")
         if profile.speculation:
             argv += ["--speculative-config", json.dumps(speculative_config(profile.speculation, resolve))]
+            if options := _lookup_options(profile):
+                argv += ["--additional-config", json.dumps({"toolkit": options})]
             if profile.per_request_metrics:
                 argv += ["--per-request-spec-decode-metrics", "detailed"]
         argv += profile.engine_args
@@ -230,9 +245,11 @@ class VLLM:
 
 def speculative_config(speculation: Speculation, resolve: Callable[[str], str]) -> dict[str, Any]:
     """The value of --speculative-config. Raises InputError when an option repeats a key that has a word of ours."""
-    ours = speculation.model_dump(exclude={"options"}, exclude_none=True)
+    ours = speculation.model_dump(exclude={"options", *_LOOKUP_OPTIONS}, exclude_none=True)
     if "draft" in ours:
         ours["draft"] = resolve(ours["draft"])
+    if speculation.method == "lookup":
+        ours |= {"method": "custom_class", "draft": LOOKUP_CLASS}
     if speculation.method == "ngram":
         ours.setdefault("lookup_max", max(5, ours.get("lookup_min", 0)))
         ours.setdefault("lookup_min", min(2, ours["lookup_max"]))
@@ -242,6 +259,30 @@ def speculative_config(speculation: Speculation, resolve: Callable[[str], str]) 
         word = next(ours_ for ours_, theirs in _SPECULATION_KEYS.items() if theirs == twice[0])
         raise InputError(f"speculation.options.{twice[0]} repeats speculation.{word}: set it there.")
     return {**config, **speculation.options}
+
+
+def _lookup_options(profile: Profile) -> dict[str, Any]:
+    """What our proposer is told in its worker, beside K. Raises InputError for a corpus that is not there."""
+    assert profile.speculation is not None
+    options = profile.speculation.model_dump(include=set(_LOOKUP_OPTIONS), exclude_none=True)
+    if "corpus" in options:
+        options["corpus"] = str(corpus_place(options["corpus"]))
+    if options and any(argument.startswith("--additional-config") for argument in profile.engine_args):
+        raise InputError(
+            f"engine_args: --additional-config is where speculation.{min(options)} goes: vLLM reads one of the two."
+        )
+    return options
+
+
+def corpus_place(corpus: str) -> Path:
+    """The absolute path of a profile's corpus. Raises InputError when there is nothing."""
+    try:
+        place = Path(corpus).expanduser().absolute()
+    except RuntimeError:  # ~nobody
+        raise InputError(f"speculation.corpus {corpus}: there is no such user.") from None
+    if not place.exists():
+        raise InputError(f"speculation.corpus {corpus}: there is no such file or folder.")
+    return place
 
 
 def _one_pass_each(chunk_sizes: Sequence[int], per_step_accepted: Sequence[int]) -> bool:

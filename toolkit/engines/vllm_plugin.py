@@ -1,5 +1,9 @@
 """What we change inside vLLM: the entry point `vllm.general_plugins`, run in every engine process. Cheap, idempotent.
 
+It marks our proposer as registered, so that its first log line, written in the worker that drafts, tells whether this
+ran there too (`VLLM_PLUGINS` may leave it out, a container may hold the code without the entry point): then the repair
+below is in place as well. vLLM finds the class by its path alone.
+
 Two faults of vLLM 0.32 on a CPU under speculation at temperature above 0:
 
 - It emits garbage. `_expand_kernel_impl` (vllm/utils/cpu_triton_utils.py) hands its C++ kernel an int64 *copy* of
@@ -16,6 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolkit import proposers
+
 if TYPE_CHECKING:
     import torch
 
@@ -26,10 +32,11 @@ AFFECTED = ("0.32.",)
 
 
 def register() -> None:
-    """The entry point. Does nothing but on a CPU with an affected version."""
+    """The entry point. Beside that mark it does nothing but on a CPU with an affected version."""
     from vllm.platforms import current_platform
     from vllm.version import __version__
 
+    proposers.registered = True
     if current_platform.is_cpu() and __version__.startswith(AFFECTED):
         _mend_top_k()
         if wants_repair(os.environ):

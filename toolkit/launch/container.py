@@ -12,11 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.engines.contract import Command, Profile
+from toolkit.engines.vllm import corpus_place
 from toolkit.errors import InputError
 from toolkit.launch.models import is_local, resolve_model
 
 RUNTIMES = ("docker", "podman")
 _PASSED_ON = ("HF_TOKEN", "VLLM_API_KEY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")  # by name: no value in an argv
+_PACKAGE = Path(__file__).resolve().parent.parent
+_INSIDE = "/opt/speculative-toolkit"  # where the package is put in a container whose engine runs our proposer
 _GPUS = {"docker": ["--gpus", "all"], "podman": ["--device", "nvidia.com/gpu=all"]}
 
 
@@ -32,7 +35,10 @@ def find_runtime() -> str:
 
 
 def container_argv(profile: Profile, what: Command, name: str, runtime: str = "docker") -> list[str]:
-    """The argv that runs `what` in its container, called `name`, with the hub cache and local models mounted."""
+    """The argv that runs `what` in its container, called `name`, with the hub cache and local models mounted.
+
+    And this package, where the engine is to run our proposer: it needs numpy and numba, which every vLLM brings.
+    """
     assert what.container is not None
     cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     argv = [runtime, "run", "--rm", "--name", name, "--network", "host", "--ipc", "host"]
@@ -42,6 +48,11 @@ def container_argv(profile: Profile, what: Command, name: str, runtime: str = "d
         if model and (is_local(model) or model.startswith("lab/")):
             path = resolve_model(model, dry=True)
             argv += ["--volume", f"{path}:{path}:ro"]
+    if profile.speculation and profile.speculation.method == "lookup":
+        argv += ["--volume", f"{_PACKAGE}:{_INSIDE}/{_PACKAGE.name}:ro", "--env", f"PYTHONPATH={_INSIDE}"]
+        if profile.speculation.corpus:
+            corpus = corpus_place(profile.speculation.corpus)
+            argv += ["--volume", f"{corpus}:{corpus}:ro"]
     for variable in _PASSED_ON:
         argv += ["--env", variable] if variable in os.environ else []
     for variable, value in what.env.items():

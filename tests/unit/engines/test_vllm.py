@@ -5,6 +5,7 @@ import random
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,7 @@ class TestScheduling:
             ("draft-1b", [], "asynchronous"),
             ("eagle3-8b", [], "asynchronous"),
             ("ngram-8b", [], "synchronous"),
+            ("lookup-8b", [], "synchronous"),
             ("lab-baseline", [], "synchronous"),
             ("baseline-8b", ["engine_args=[--no-async-scheduling]"], "synchronous"),
         ],
@@ -271,15 +273,58 @@ class TestScheduling:
         assert ENGINE.scheduling(load_profile(profile, changes)) == mode
 
 
+class TestLookup:
+    """Our own proposer, through vLLM's seam for a class of one's own."""
+
+    def test_its_class_is_what_vllm_is_asked_for(self) -> None:
+        assert config_of("lab-lookup") == {
+            "method": "custom_class",
+            "model": "toolkit.proposers.PromptLookupProposer",
+            "num_speculative_tokens": 16,
+        }
+
+    def test_the_class_is_there(self) -> None:
+        module, _, name = vllm.LOOKUP_CLASS.rpartition(".")
+        assert callable(getattr(import_module(module), name).propose)
+
+    def test_a_schedule_goes_with_it(self) -> None:
+        made = config(method="lookup", num_speculative_tokens=8, schedule=[[1, 4, 8], [5, 64, 2]])
+        assert made["num_speculative_tokens_per_batch_size"] == [(1, 4, 8), (5, 64, 2)]
+
+    def test_options_travel_where_vllm_carries_them_to_its_workers(self) -> None:
+        argv = command("lab-lookup", "speculation.memory_tokens=0", "speculation.probe_budget=0.02").argv
+        assert json.loads(value(argv, "--additional-config")) == {"toolkit": {"memory_tokens": 0, "probe_budget": 0.02}}
+
+    def test_without_options_nothing_travels(self) -> None:
+        assert "--additional-config" not in command("lab-lookup").argv
+
+    def test_a_corpus_travels_by_its_absolute_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "code").mkdir()
+        monkeypatch.chdir(tmp_path)
+        argv = command("lab-lookup", "speculation.corpus=code").argv
+        assert json.loads(value(argv, "--additional-config")) == {"toolkit": {"corpus": str(tmp_path / "code")}}
+
+    @pytest.mark.parametrize("corpus", ["nowhere", "~nobody-here/code"])
+    def test_a_corpus_that_is_not_there_is_refused(self, corpus: str) -> None:
+        with pytest.raises(InputError, match=rf"speculation\.corpus {corpus}: there is no such"):
+            command("lab-lookup", f"speculation.corpus={corpus}")
+
+    def test_a_second_additional_config_is_refused(self) -> None:
+        with pytest.raises(InputError, match=r"--additional-config is where speculation\.memory_tokens goes"):
+            command("lab-lookup", "speculation.memory_tokens=0", "engine_args=['--additional-config={}']")
+
+    def test_one_of_the_users_own_is_let_through(self) -> None:
+        assert command("lab-lookup", "engine_args=['--additional-config={}']").argv[-1] == "--additional-config={}"
+
+
 class TestSchedule:
-    @pytest.mark.parametrize("profile", ["lab-ngram", "lab-draft", "draft-1b", "eagle3-8b", "ngram-8b"])
-    def test_the_methods_that_are_told_k_follow_one(self, profile: str) -> None:
+    @pytest.mark.parametrize("profile", ["lab-ngram", "lab-lookup", "lab-draft", "draft-1b", "eagle3-8b", "ngram-8b"])
+    def test_the_methods_that_know_k_follow_one(self, profile: str) -> None:
         assert ENGINE.schedule_refusal(load_profile(profile)) is None
 
     @pytest.mark.parametrize(
         ("method", "said"),
         [
-            ("custom_class", "vLLM does not tell a custom_class proposer the K of the schedule"),
             ("medusa", "asserts that K is num_speculative_tokens"),
             ("suffix", "asserts that K is num_speculative_tokens"),
         ],
@@ -536,6 +581,12 @@ FAILURES = {
     "OSError: We couldn't connect to 'https://huggingface.co' to load the files": "could not be fetched",
     "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder": "fetched",
     "ValueError: Can't load the configuration of 'a/b'.": "could not be fetched",
+    "RuntimeError: Failed to instantiate custom proposer class 'toolkit.proposers.PromptLookupProposer': "
+    "additional_config.toolkit.memory_token: unknown, known are max_match, memory_tokens.": "under speculation",
+    "toolkit.errors.InputError: corpus /data/code: holds no text.": "under speculation",
+    "ImportError: Cannot import module 'toolkit.proposers' for custom proposer 'toolkit.proposers.PromptLookupProposer'"
+    ": No module named 'toolkit'": "install speculative-toolkit there",
+    "ModuleNotFoundError: No module named 'numba'": "every vLLM installs it",
     "/usr/bin/python: No module named vllm.entrypoints": "pip install 'speculative-toolkit[vllm]'",
     "ModuleNotFoundError: No module named 'vllm'": "pip install 'speculative-toolkit[vllm]'",
 }

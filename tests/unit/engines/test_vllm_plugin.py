@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit import proposers
 from toolkit.engines import vllm_plugin
 from toolkit.engines.vllm_plugin import SWITCH, OfAnyRows, expand, register, wants_repair
 
@@ -130,6 +131,7 @@ class Vllm:
 @pytest.fixture(autouse=True)
 def _no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.setattr(proposers, "registered", False)
 
 
 class TestRegister:
@@ -152,6 +154,12 @@ class TestRegister:
             register()
         assert (vllm.done, len(caplog.records)) == ((True, True), 1)
         assert vllm.sampler.apply_top_k_only.top_k_only is dying
+
+    @pytest.mark.parametrize("cpu", [True, False])
+    def test_our_proposer_can_tell_that_it_ran(self, monkeypatch: pytest.MonkeyPatch, cpu: bool) -> None:
+        Vllm(monkeypatch, cpu=cpu)
+        register()
+        assert proposers.registered
 
     def test_a_gpu_is_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         vllm = Vllm(monkeypatch, cpu=False)

@@ -68,8 +68,11 @@ def contained(docker: Path, monkeypatch: pytest.MonkeyPatch) -> Profile:
     return Profile.model_validate({**values, "server": {"port": free_port()}, "container": {"image": "an/image:1"}})
 
 
-def argv_of(*changes: str) -> list[str]:
-    profile = load_profile("draft-1b", changes)
+def argv_of(*changes: str, profile: str = "draft-1b") -> list[str]:
+    return contained_argv(load_profile(profile, changes))
+
+
+def contained_argv(profile: Profile) -> list[str]:
     return container_argv(profile, command(profile), "a-name")
 
 
@@ -103,6 +106,24 @@ def test_the_profiles_environment_is_set() -> None:
 def test_a_local_model_is_mounted_where_the_engine_looks_for_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert f"{tmp_path}:{tmp_path}:ro" in pairs(argv_of(f"target.model={tmp_path}"), "--volume")
+
+
+def test_an_engine_that_runs_our_proposer_is_given_this_package() -> None:
+    argv = argv_of(profile="lookup-8b")
+    (mount,) = [volume for volume in pairs(argv, "--volume") if volume.endswith("/toolkit:ro")]
+    outside, inside, _ = mount.split(":")
+    assert (Path(outside) / "proposers" / "prompt_lookup.py").is_file()
+    assert f"PYTHONPATH={Path(inside).parent}" in pairs(argv, "--env")
+
+
+def test_and_the_corpus_where_it_is_told_to_look(tmp_path: Path) -> None:
+    assert f"{tmp_path}:{tmp_path}:ro" in pairs(
+        argv_of(f"speculation.corpus={tmp_path}", profile="lookup-8b"), "--volume"
+    )
+
+
+def test_another_engine_is_not() -> None:
+    assert [entry for entry in pairs(argv_of(), "--env") if entry.startswith("PYTHONPATH")] == []
 
 
 def test_a_cpu_profile_asks_for_no_gpu() -> None:

@@ -16,6 +16,7 @@ from toolkit.launch.profile import _merge, load_profile, shipped_profiles
 
 BASE = "engine: vllm\ntarget:\n  model: a/b\n"
 NGRAM = BASE + "speculation:\n  method: ngram\n  num_speculative_tokens: 4\n"
+LOOKUP = NGRAM.replace("ngram", "lookup")
 
 Write = Callable[..., str]
 
@@ -230,6 +231,13 @@ class TestRefusals:
                 BASE + "speculation: {method: eagle3, num_speculative_tokens: 3}\n",
                 "FILE:4: method eagle3 needs",
             ),
+            (NGRAM + "  memory_tokens: 0\n", "FILE:4: max_match, memory_tokens, corpus and probe_budget belong to"),
+            (LOOKUP + "  lookup_max: 5\n", "FILE:4: lookup_min and lookup_max belong to method ngram, not lookup"),
+            (LOOKUP + "  memory_tokens: -1\n", "FILE:7: speculation.memory_tokens: "),
+            (LOOKUP + "  max_match: 0\n", "FILE:7: speculation.max_match: "),
+            (LOOKUP + "  probe_budget: 0.6\n", "FILE:7: speculation.probe_budget: "),
+            (LOOKUP + "  corpus: ''\n", "FILE:7: speculation.corpus: "),
+            (LOOKUP + "  memory_token: 1\n", "FILE:7: unknown key 'speculation.memory_token': did you mean"),
             (NGRAM + "  schedule: [[1, 4, 3], [6, 8, 0]]\n", "FILE:4: schedule entry [6, 8, 0]: ranges start at 1"),
             (NGRAM + "  schedule:\n  - [1, 4, 9]\n", "FILE:4: schedule entry [1, 4, 9]: K is above"),
             (NGRAM + "  schedule:\n  - [1, 4, few]\n", "FILE:8: speculation.schedule.0.2: "),
