@@ -73,7 +73,7 @@ def proof(
     if k == 0:
         return said(*_no_drafts(steps, window, records, dips))
     if steps is not None:
-        return said(*_k_drafts(steps, k, dips, exact=arm.method != "ngram"))
+        return said(*_k_drafts(steps, k, dips, exact=arm.method not in LOOKUPS))
     assert window is not None
     if not window.drafts:
         return said("unproven", "no step carried a draft")
