@@ -41,17 +41,21 @@ class Plan:
         return 3 * level + self.requests[level]
 
     def first_prompt(self, key: CellKey) -> int:
-        """Index of the pair's first prompt: no two pairs share one, and both sides of a pair have the same."""
-        names = [arm.name for arm in self.arms]
+        """Index of the pair's first prompt: no two pairs share one, and both sides of a pair have the same.
+
+        Without a baseline the arms are compared with each other: all have the same.
+        """
+        names = [arm.name for arm in self.arms] if self.baseline else [""]
         blocks = [self.block(level) for level in self.levels]
         per_round = sum(blocks) * len(names)
-        level, arm = self.levels.index(key.concurrency), names.index(key.arm)
+        level, arm = self.levels.index(key.concurrency), names.index(key.arm) if self.baseline else 0
         before = [0, *accumulate(blocks)][level] * len(names)
         return (key.round - 1) * per_round + before + arm * blocks[level]
 
     def prompts_needed(self) -> int:
         """Prompts that all rounds together use."""
-        return sum(self.block(level) for level in self.levels) * len(self.arms) * self.rounds
+        shared = len(self.arms) if self.baseline else 1
+        return sum(self.block(level) for level in self.levels) * shared * self.rounds
 
 
 class Progress(Protocol):
@@ -74,13 +78,15 @@ def sides(plan: Plan, number: int) -> tuple[Side, ...]:
 def all_cells(plan: Plan) -> list[CellKey]:
     """The cells of every round, in the order in which they are measured.
 
-    With resident engines the cells of a pair are adjacent. Otherwise an engine measures all levels of a round before
+    With resident engines the cells of a pair are adjacent, and arms without a baseline take turns at being first.
+    Otherwise an engine measures all levels of a round before
     the other one takes the memory, and stays up for the next round's beginning.
     """
     keys = []
     for number in range(1, plan.rounds + 1):
         if plan.resident:
-            order = [(a, s, n) for n in plan.levels for a in plan.arms for s in sides(plan, number)]
+            arms = plan.arms if plan.baseline or number % 2 else plan.arms[::-1]
+            order = [(a, s, n) for n in plan.levels for a in arms for s in sides(plan, number)]
         else:
             order = [(a, s, n) for a in plan.arms for s in sides(plan, number) for n in plan.levels]
         keys += [

@@ -126,10 +126,28 @@ class TestOrder:
 
 class TestPrompts:
     @given(plans(), st.booleans())
+    def test_no_prompt_is_served_twice_by_an_engine(self, one: Plan, first_time: bool) -> None:
+        used = Counter(
+            (key.side if key.side == "baseline" else key.arm, job.index)
+            for key in all_cells(one)
+            for job in _jobs(one, key, 1, first_time)
+        )
+        assert max(used.values()) == 1
+
+    @given(plans().filter(lambda one: one.baseline is not None), st.booleans())
     def test_no_prompt_is_used_by_two_pairs(self, one: Plan, first_time: bool) -> None:
         pairs = {(key.arm, key.concurrency, key.round): key for key in all_cells(one)}
         used = Counter(job.index for key in pairs.values() for job in _jobs(one, key, 1, first_time))
         assert max(used.values()) == 1
+
+    def test_arms_without_a_baseline_measure_the_same_prompts(self) -> None:
+        one = plan(baseline=None, arms=[Arm("a"), Arm("b")], rounds=2)
+        jobs = {(key.arm, key.concurrency, key.round): _jobs(one, key, 1, True) for key in all_cells(one)}
+        assert all(mine == jobs["b", *key] for (name, *key), mine in jobs.items() if name == "a")
+
+    def test_arms_without_a_baseline_take_turns_at_being_first(self) -> None:
+        one = plan(baseline=None, arms=[Arm("a"), Arm("b")], levels=[4], rounds=2)
+        assert [key.arm for key in all_cells(one)] == ["a", "b", "b", "a"]
 
     @given(plans().filter(lambda one: one.baseline is not None))
     def test_both_sides_of_a_pair_measure_the_same_prompts_in_order(self, one: Plan) -> None:

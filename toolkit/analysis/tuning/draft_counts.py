@@ -11,6 +11,7 @@ from typing import Any, Literal
 from toolkit.analysis.records import CellRecord, RequestRecord
 from toolkit.analysis.run import ArmInfo, Run
 from toolkit.analysis.tuning.schedule import k_at
+from toolkit.engines.contract import LOOKUPS
 
 DIPS = 0.75  # of the asked concurrency: smaller batches are rare while all requests run
 MOST = 0.5  # of the steps: what more than half of them did was no dip
