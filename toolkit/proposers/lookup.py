@@ -16,7 +16,7 @@ from toolkit.errors import InputError
 from toolkit.proposers.compiled import compiled
 from toolkit.proposers.continuations import ORDER, count, key_at, key_of, likeliest, no_counts, seen, set_of
 from toolkit.proposers.memory import CORPUS_ROW, OLD, SHARED, YOUNG, Memory
-from toolkit.proposers.pool import SIZES, Pool, index_of, view
+from toolkit.proposers.pool import SIZES, Pool, view
 from toolkit.proposers.suffix_index import AT, LENGTH, NONE, advance, append, follow, longest
 from toolkit.proposers.survival import (
     CORPUS,
@@ -80,7 +80,7 @@ class PromptLookup:
         self._memory = Memory(self._pool, options.memory_tokens)
         if corpus_tokens is not None and len(corpus_tokens):
             text = np.append(corpus_tokens, NONE).astype(np.int32)
-            self._pool.put(CORPUS_ROW, index_of(text, len(text)))
+            self._pool.fill(CORPUS_ROW, text, len(text))
         self._free = list(range(SHARED + sequences - 1, SHARED - 1, -1))
         self._sequences = sequences
         most = options.max_draft
@@ -99,7 +99,7 @@ class PromptLookup:
             raise RuntimeError(f"there is no room for more than {self._sequences} sequences")
         tokens = np.ascontiguousarray(tokens, np.int32)
         handle = self._free.pop()
-        self._pool.put(handle, index_of(tokens, len(tokens) + max(ROOM, len(tokens) // 4)))
+        self._pool.fill(handle, tokens, len(tokens) + max(ROOM, len(tokens) // 4))
         self._prompts[handle] = len(tokens)
         self._shadows[handle] = 0
         self._cursors[handle] = 0

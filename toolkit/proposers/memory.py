@@ -8,8 +8,8 @@ all edges there can be, since an index that is built anew would leave the cursor
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.proposers.pool import SIZES, Pool, index_of
-from toolkit.proposers.suffix_index import LENGTH, NONE, extend
+from toolkit.proposers.pool import SIZES, Pool
+from toolkit.proposers.suffix_index import LENGTH, NONE
 from toolkit.proposers.survival import OUTCOMES
 
 # Rows of the shared indexes in a pool; sequences follow.
@@ -37,11 +37,11 @@ class Memory:
             young = self._pool.get(YOUNG)
             self._pool.put(OLD, young._replace(sizes=young.sizes.copy()))
         if turned or self._length() == 0:
-            self._pool.put(YOUNG, index_of(entry[:0], self._most, 2 * self._most))
+            self._pool.fill(YOUNG, entry[:0], self._most, 2 * self._most)
         begin = self._length()
         self._pool.make_room(np.array([YOUNG], np.int32), np.array([begin + len(entry)], np.int32))
+        self._pool.append(YOUNG, entry)
         young = self._pool.get(YOUNG)
-        extend(young, entry)
         young.outcome[begin : begin + kept] += told[len(told) - kept :] // OUTCOMES * OUTCOMES
         return turned
 

@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from toolkit.proposers.compiled import compiled
-from toolkit.proposers.suffix_index import EDGES, FULL, Automaton, bytes_used, empty, extend, grown
+from toolkit.proposers.suffix_index import EDGES, FULL, Automaton, append, bytes_used, empty, grown
 
 # Columns of a row. The last ones are the automaton's `sizes`.
 TEXT, OUTCOME, STATES_AT, EDGES_AT, CAPACITY, ROWS, PLACES, SIZES = range(8)
@@ -34,6 +34,17 @@ class Pool:
         entry[CAPACITY], entry[ROWS], entry[PLACES] = len(index.text), len(index.states), len(index.edges)
         entry[SIZES:] = index.sizes
         self._held[row] = index._replace(sizes=entry[SIZES:])
+
+    def fill(self, row: int, tokens: NDArray[np.int32], capacity: int, places: int | None = None) -> None:
+        """Let `row` be an index of `tokens` with room for `capacity` tokens and `places` edges, see `empty`."""
+        self.put(row, empty(capacity, places))
+        self.append(row, tokens)
+
+    def append(self, row: int, tokens: NDArray[np.int32]) -> None:
+        """Append tokens to the index of `row`; there must be room for them."""
+        _append_all(self.table, row, tokens)
+        if self.table[row, SIZES + FULL]:
+            self.put(row, grown(self.get(row), int(self.table[row, CAPACITY])))
 
     def get(self, row: int) -> Automaton:
         """The index of `row`; raises KeyError when there is none."""
@@ -79,8 +90,9 @@ def view(table: Any, row: int) -> Any:
     )
 
 
-def index_of(tokens: NDArray[np.int32], capacity: int, places: int | None = None) -> Automaton:
-    """An index of these tokens with room for `capacity` tokens and `places` edges, see `suffix_index.empty`."""
-    index = empty(capacity, places)
-    extend(index, tokens)
-    return grown(index, capacity) if index.sizes[FULL] else index
+@compiled
+def _append_all(table: Any, row: int, tokens: Any) -> None:
+    """Append to the index of a row. Arrays that are made of addresses are not counted by numba: twice as fast."""
+    index = view(table, row)
+    for token in tokens:
+        append(index, token)
