@@ -16,7 +16,7 @@ from toolkit.errors import InputError
 from toolkit.proposers.compiled import compiled
 from toolkit.proposers.continuations import ORDER, count, key_at, key_of, likeliest, no_counts, seen, set_of
 from toolkit.proposers.memory import CORPUS_ROW, OLD, SHARED, YOUNG, Memory
-from toolkit.proposers.pool import SIZES, Pool, view
+from toolkit.proposers.pool import SIZES, Pool, unowned, view
 from toolkit.proposers.suffix_index import AT, LENGTH, NONE, advance, append, follow, longest
 from toolkit.proposers.survival import (
     CORPUS,
@@ -268,6 +268,8 @@ def _take_in(
     followed: Any,
 ) -> None:
     """Score, count and append what each sequence got, and move its cursors."""
+    table, cursors, shadows = unowned(table), unowned(cursors), unowned(shadows)
+    survived, followed = unowned(survived), unowned(followed)
     width = shadows.shape[1] // 2 - 1
     for i in range(handles.shape[0]):
         handle = handles[i]
@@ -309,6 +311,9 @@ def _look_up(
     lengths: Any,
 ) -> None:
     """Draft for each sequence from the longest match in its own text, in the memory or in the corpus."""
+    table, cursors, shadows = unowned(table), unowned(cursors), unowned(shadows)
+    survived, followed = unowned(survived), unowned(followed)
+    tokens, survival, lengths = unowned(tokens), unowned(survival), unowned(lengths)
     width = tokens.shape[1]
     cells = np.empty(width, np.int32)
     for i in range(handles.shape[0]):

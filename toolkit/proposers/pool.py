@@ -78,6 +78,12 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 
 
 @compiled
+def unowned(array: Any) -> Any:
+    """The same array with no owner: numba counts references to an owned one, atomically, at every slice of it."""
+    return carray(_pointer(array.ctypes.data), array.shape, array.dtype)
+
+
+@compiled
 def view(table: Any, row: int) -> Any:
     """The automaton of a row, inside compiled code."""
     entry = table[row]

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from toolkit.proposers.compiled import compiled
 from toolkit.proposers.continuations import SET_BYTES, SETS, key_of
-from toolkit.proposers.pool import OUTCOME, SIZES, STATES_AT, TEXT, view
+from toolkit.proposers.pool import OUTCOME, SIZES, STATES_AT, TEXT, unowned, view
 from toolkit.proposers.suffix_index import (
     AT,
     FIRST,
@@ -54,6 +54,7 @@ def warm(
 
     All [n]; a cursor of -1 is the index's own longest match. `followed` is the table of continuations, or empty.
     """
+    table, token_ids, followed = unowned(table), unowned(token_ids), unowned(followed)
     n = indexes.shape[0]
     states, positions = np.empty(n, np.int64), np.empty(n, np.int64)
     places, phases = np.empty(n, np.int64), np.empty(n, np.int8)
