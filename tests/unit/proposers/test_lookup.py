@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.errors import InputError
+from toolkit.proposers import batch as batch_module
 from toolkit.proposers import lookup as module
 from toolkit.proposers.lookup import LookupOptions, PromptLookup
 
@@ -167,13 +168,19 @@ def test_drafts_do_not_depend_on_how_the_tokens_arrived(text):
     assert found[:common] == expected[:common]
 
 
+def step_without_asking_ahead(table, handles, rows, ends, token_ids, prompts, cursors, shadows, *rest):
+    survived, followed, most, tokens, survival, lengths = rest
+    batch_module.take_in(table, handles, rows, ends, token_ids, cursors, shadows, survived, followed)
+    batch_module.look_up(table, handles, prompts, cursors, shadows, survived, followed, most, tokens, survival, lengths)
+
+
 @given(st.lists(st.lists(st.integers(0, 5), min_size=9, max_size=60), min_size=2, max_size=5))
 @settings(max_examples=40, deadline=None)
 def test_asking_memory_ahead_changes_nothing(texts):
     results = []
-    for ahead in (module._warm_all, lambda *arrays: None):
+    for step in (batch_module.step, step_without_asking_ahead):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "_warm_all", ahead)
+            patch.setattr(module, "step", step)
             lookup = PromptLookup(LookupOptions(), len(texts), ints([1, 2, 3, 4, 5, 0] * 5))
             serve(lookup, [1, 2, 3], texts[0])
             handles = [lookup.start(ints(text[:4])) for text in texts[1:]]
