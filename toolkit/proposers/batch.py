@@ -25,6 +25,8 @@ from toolkit.proposers.warm import warm
 
 HOPELESS = 0.01
 """A draft ends where its survival falls below this."""
+GROUP = 16
+"""Sequences that ask memory ahead together: more than a core can wait for at once, fewer than its caches hold."""
 
 
 @compiled
@@ -49,9 +51,24 @@ def step(
     By handle: `prompts` is the length of the prompt; `cursors` [SHARED, 2] is where the sequence stands in the shared
     indexes; `shadows` [2 K + 2] is the continuation that is being scored: how far, how long, its tokens, its cells.
     """
-    warm_all(table, handles, rows, ends, token_ids, cursors, followed)
-    take_in(table, handles, rows, ends, token_ids, cursors, shadows, survived, followed)
-    look_up(table, handles, prompts, cursors, shadows, survived, followed, most, tokens, survival, lengths)
+    for first in range(0, handles.shape[0], GROUP):
+        part = slice(first, first + GROUP)
+        some = handles[part]
+        warm_all(table, some, rows[part], ends[part], token_ids, cursors, followed)
+        take_in(table, some, rows[part], ends[part], token_ids, cursors, shadows, survived, followed)
+        look_up(
+            table,
+            some,
+            prompts,
+            cursors,
+            shadows,
+            survived,
+            followed,
+            most,
+            tokens[part],
+            survival[part],
+            lengths[part],
+        )
 
 
 @compiled

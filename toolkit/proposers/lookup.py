@@ -82,7 +82,7 @@ class PromptLookup:
             raise RuntimeError(f"there is no room for more than {self._sequences} sequences")
         tokens = np.ascontiguousarray(tokens, np.int32)
         handle = self._free.pop()
-        self._pool.fill(handle, tokens, len(tokens) + max(ROOM, len(tokens) // 4))
+        self._pool.fill(handle, tokens, len(tokens) + max(ROOM, len(tokens) // 4), len(tokens) + ROOM)
         self._prompts[handle] = len(tokens)
         self._shadows[handle] = 0
         self._cursors[handle] = 0
