@@ -58,21 +58,47 @@ def verdict(logs: list[float]) -> tuple[str, float, float, float]:
     return "passed" if low >= AS_GOOD else "missed" if high < AS_GOOD else "inconclusive", math.exp(mean), low, high
 
 
-def report(folder: Path, picture: Path | None) -> None:
-    """The table of every workload that was measured, and a picture of the rates."""
-    runs = {path.name: rates(Run(path)) for path in sorted(folder.iterdir()) if (path / "run.json").exists()}
-    for name, found in runs.items():
-        print(f"\n{name}: ours / rival, tokens per second, 95 % interval; passed from {AS_GOOD} on")
-        for level in sorted({level for _, level in found}):
-            mine = found.get((OURS, level), {})
+def comparisons(folder: Path) -> dict[tuple[str, int], dict[str, tuple[str, float, float, float]]]:
+    """The verdict over each rival that was measured beside ours, by workload and level."""
+    found: dict[tuple[str, int], dict[str, tuple[str, float, float, float]]] = {}
+    for workload, measured in runs_in(folder).items():
+        for level in sorted({level for _, level in measured}):
+            mine = measured.get((OURS, level), {})
             for rival in RIVALS:
-                theirs = found.get((rival, level), {})
+                theirs = measured.get((rival, level), {})
                 logs = [math.log(mine[number] / theirs[number]) for number in sorted(mine.keys() & theirs.keys())]
                 if logs:
-                    word, ratio, low, high = verdict(logs)
-                    print(f"  {level:>3}  {rival:<13} {ratio:5.2f} [{low:.2f}, {high:.2f}]  {word}")
+                    found.setdefault((workload, level), {})[rival] = verdict(logs)
+    return found
+
+
+def runs_in(folder: Path) -> dict[str, dict[tuple[str, int], dict[int, float]]]:
+    """The rates of each Run in `folder`, by its name."""
+    return {
+        path.name: rates(Run(path)) for path in sorted(folder.iterdir(), reverse=True) if (path / "run.json").exists()
+    }
+
+
+def markdown(folder: Path) -> str:
+    """The table of the README."""
+    lines = ["| | no speculation | n-gram, K = 2 | K = 4 | K = 8 |", "|---|---|---|---|---|"]
+    for (workload, level), by_rival in comparisons(folder).items():
+        cells = []
+        for rival in RIVALS:
+            word, ratio, low, high = by_rival[rival]
+            cells.append(f"{ratio:.2f}x [{low:.2f}, {high:.2f}]" + ("" if word == "passed" else f" {word}"))
+        lines.append(f"| `{workload}`, {level} at once | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def report(folder: Path, picture: Path | None) -> None:
+    """Print every comparison; draw the rates."""
+    print(f"ours / rival, tokens per second, 95 % interval; passed where it begins at {AS_GOOD} or above")
+    for (workload, level), by_rival in comparisons(folder).items():
+        for rival, (word, ratio, low, high) in by_rival.items():
+            print(f"  {workload:<10} {level:>3}  {rival:<13} {ratio:5.2f} [{low:.2f}, {high:.2f}]  {word}")
     if picture is not None:
-        draw(runs, picture)
+        draw(runs_in(folder), picture)
 
 
 def draw(runs: dict[str, dict[tuple[str, int], dict[int, float]]], picture: Path) -> None:
@@ -112,8 +138,9 @@ def draw(runs: dict[str, dict[tuple[str, int], dict[int, float]]], picture: Path
             axes.set_title(workload, loc="left", fontsize=11)
             axes.set_xlabel("requests at once")
         panels[0].set_ylabel("tokens/s over no speculation")
-        panels[-1].legend(frameon=False, fontsize=8)
-        figure.tight_layout()
+        lines, labels = panels[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="lower center", ncols=len(labels), frameon=False, fontsize=8)
+        figure.tight_layout(rect=(0.0, 0.07, 1.0, 1.0))
         save(figure, picture)
 
 
