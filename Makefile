@@ -49,9 +49,10 @@ lint: venv ## ruff and mypy
 	@$(VENV)/bin/mypy --no-error-summary
 
 test: venv model lint ## every check: lint, the unit tests, the tests that start real engines or a browser
-	@if command -v chromium >/dev/null; then $(VENV)/bin/pytest -q; else \
+	@$(VENV)/bin/pytest -q -n 2 tests/unit
+	@if command -v chromium >/dev/null; then $(VENV)/bin/pytest -q tests/browser tests/engine; else \
 	  echo "not run, there is no browser (apt-get install chromium): tests marked browser"; \
-	  $(VENV)/bin/pytest -q -m "not browser"; fi
+	  $(VENV)/bin/pytest -q tests/engine; fi
 
 test-unit: venv ## the unit tests alone: no model, no engine
 	@$(VENV)/bin/pytest -q -n 2 tests/unit

@@ -27,7 +27,7 @@ ROUNDS = 5
 # Any single token that stood before is looked up, and eight are drafted: cheap while the machine idles, a waste at 64.
 COMMAND = (
     *("sweep", "--profile", "lab-ngram", "--baseline", "lab-baseline", "--workload", "lists.jsonl"),
-    *("--concurrency", "1,64", "--rounds", str(ROUNDS), "--max-tokens", "28", "--change", "n-gram K=8, lookup 1-5"),
+    *("--concurrency", "1,64", "--rounds", str(ROUNDS), "--max-tokens", "20", "--change", "n-gram K=8, lookup 1-5"),
     *("--set", "speculation.num_speculative_tokens=8", "--set", "speculation.lookup_min=1"),
 )
 PROMPTS = 5000  # more than the sweep asks for, so that none is served twice
