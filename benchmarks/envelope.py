@@ -21,7 +21,7 @@ from toolkit.analysis.run import Run
 
 OURS, RIVALS = "lab-lookup", ("lab-baseline", "ngram-k2", "ngram-k4", "ngram-k8")
 AS_GOOD = 0.97
-LEVELS = {"copy-code": "1,4,16,64", "chat": "1,4,16,64"}
+WORKLOADS, LEVELS = ("copy-code", "chat"), "1,4,16,64"
 KS = (2, 4, 8)
 
 
@@ -36,7 +36,7 @@ def measure(folder: Path, workloads: list[str]) -> None:
     for workload in workloads:
         arms = [part for name in (OURS, *rivals) for part in ("--profile", name)]
         asked = ("--workload", workload, "--max-tokens", "32", "--rounds", "5", "--run", str(folder / workload))
-        levels = ("--concurrency", LEVELS.get(workload, "1,4,16,64"), "--set", "limits.kv_cache_gib=1")
+        levels = ("--concurrency", LEVELS, "--set", "limits.kv_cache_gib=1")
         subprocess.run([sys.executable, "-m", "toolkit", "sweep", *arms, *asked, *levels], check=True)
 
 
@@ -148,6 +148,6 @@ if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] not in ("measure", "report"):
         sys.exit(__doc__)
     if sys.argv[1] == "measure":
-        measure(Path(sys.argv[2]).absolute(), sys.argv[3:] or list(LEVELS))
+        measure(Path(sys.argv[2]).absolute(), sys.argv[3:] or list(WORKLOADS))
     else:
         report(Path(sys.argv[2]), Path(sys.argv[3]) if len(sys.argv) > 3 else None)

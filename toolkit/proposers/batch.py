@@ -147,6 +147,7 @@ def _copy(
 
 @compiled
 def warm_all(table: Any, handles: Any, rows: Any, ends: Any, token_ids: Any, cursors: Any, followed: Any) -> None:
+    """Ask memory ahead for what `take_in` and `look_up` will read of these sequences."""
     begins = np.empty(handles.shape[0], np.int64)
     first = np.full(handles.shape[0], -1, np.int64)
     for i in range(handles.shape[0]):

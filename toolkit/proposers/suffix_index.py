@@ -1,7 +1,7 @@
 """What followed the longest earlier occurrence of this suffix? A suffix automaton, grown token by token.
 
-The automaton is that of Blumer et al. ("The smallest automaton recognizing the subwords of a text", 1985), first used
-for speculation by SAM Decoding (2411.10666). A state stands for the strings that end at the same places of the text;
+The automaton is that of Blumer et al. ("The smallest automaton recognizing the subwords of a text", 1985); SAM
+Decoding (2411.10666) speculates with it, too. A state stands for the strings that end at the same places of the text;
 the link of the state of the whole text is the state of its longest suffix that occurred before, so the answer is
 there after every token, at an amortised constant cost whatever the length of the text.
 

@@ -32,6 +32,7 @@ CELLS = COARSE * SHARES
 KEPT, SEEN = range(2)
 PRIOR = 16.0
 """Tokens that the guess without support is worth in a cell with support; and a first guess without any."""
+# The first guess of a cell with support lies between the one without and the middle of its share: so far towards that.
 WEIGHTS = (0.2, 0.5, 0.8)
 MIDDLES = (0.05, 0.18, 0.35, 0.57, 0.8, 0.97)
 HORIZON = 1000.0

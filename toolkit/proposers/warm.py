@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from toolkit.proposers.compiled import compiled
-from toolkit.proposers.continuations import SET_BYTES, SETS, key_of
+from toolkit.proposers.continuations import ORDER, SET_BYTES, SETS, key_at
 from toolkit.proposers.pool import OUTCOME, SIZES, STATES_AT, TEXT, unowned, view
 from toolkit.proposers.suffix_index import (
     AT,
@@ -83,9 +83,8 @@ def warm(
             token = token_ids[rows[i], position]
             found = 0
             if phases[i] == _ROW:
-                if position >= 4 and followed.shape[0] > 0:
-                    stream = token_ids[rows[i]]
-                    key = key_of(stream[position - 4], stream[position - 3], stream[position - 2], stream[position - 1])
+                if position >= ORDER and followed.shape[0] > 0:
+                    key = key_at(token_ids[rows[i]], position)
                     _prefetch(followed.ctypes.data + SET_BYTES * np.int64(key & np.uint64(SETS - 1)))
                 if index.states[state, FIRST] == token:
                     found = index.states[state, NEXT]
