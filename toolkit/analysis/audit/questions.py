@@ -12,7 +12,7 @@ Messages = tuple[dict[str, str], ...]
 
 ALONE, TOGETHER = 1, 8
 """Concurrencies of the greedy level; a step of one request and of eight round differently."""
-GREEDY_TOKENS = 40
+GREEDY_TOKENS = 32
 SEEDS = 8
 """Replies per sampled prompt: the check without log probabilities needs repeats."""
 STRUCTURE_TOKENS = 64
