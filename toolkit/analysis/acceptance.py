@@ -62,13 +62,18 @@ class AcceptanceGroup:
 def by_position(run: Run, arm: str, concurrency: int | None = None) -> list[Position]:
     """Acceptance at each position, of one level or of all.
 
-    From per-step data where every request has them; else from the counters on /metrics (warm-up and other clients of
-    the server included), where `reached` is None. Empty when neither tells, and when nothing was drafted.
+    From per-step data where every request has them; else from histograms of what steps kept; else from the counters on
+    /metrics (warm-up and other clients of the server included), where `reached` is None. Empty when none of them tells,
+    and when nothing was drafted.
     """
-    each = [_steps(record) for record in _answered(run, arm, concurrency)]
+    answered = _answered(run, arm, concurrency)
+    each = [_steps(record) for record in answered]
     known = [steps for steps in each if steps is not None]
     if known and len(known) == len(each):
         return positions([step for steps in known for step in steps])
+    if answered and all(record.accepted_histogram is not None for record in answered):
+        k = next((one.num_speculative_tokens for one in run.info.arms if one.name == arm), None)
+        return from_histograms([record.accepted_histogram or [] for record in answered], drafted_in(answered), k)
     cells = [cell for cell in run.cells() if cell.cell.arm == arm and cell.cell.side == "arm"]
     return _from_counters([cell for cell in cells if concurrency in (None, cell.cell.concurrency)])
 
@@ -85,6 +90,26 @@ def positions(steps: Sequence[tuple[int, int]]) -> list[Position]:
         )
         for i in range(1, max((drafted for drafted, _ in steps), default=0) + 1)
     ]
+
+
+def from_histograms(histograms: Sequence[Sequence[int]], drafted: int | None, k: int | None) -> list[Position]:
+    """Acceptance at each position from histograms of drafted steps, index = draft tokens kept.
+
+    No step drafts more than `k` tokens: where `drafted` is `k` times the steps, every step drafted `k`, and a step that
+    kept i - 1 had an i-th to keep. Else how many reached a position is not known.
+    """
+    size = max((len(one) for one in histograms), default=0)
+    kept = [sum(one[i] for one in histograms if i < len(one)) for i in range(size)]
+    steps = sum(kept)
+    full = k is not None and steps > 0 and drafted == k * steps and size <= k + 1
+    last = k if full and k is not None else size - 1
+    return [Position(i, sum(kept[i - 1 :]) if full else None, steps, sum(kept[i:])) for i in range(1, last + 1)]
+
+
+def drafted_in(records: Sequence[RequestRecord]) -> int | None:
+    """Draft tokens of all records; None when one does not tell."""
+    each = [record.drafted for record in records]
+    return None if None in each else sum(one or 0 for one in each)
 
 
 def by_category(run: Run, arm: str) -> list[AcceptanceGroup]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import math
 import time
 from collections import deque
@@ -218,6 +219,10 @@ def _record(client: Client, plan: CellPlan, job: Job, answer: Answer, start: flo
         accepted=counts.accepted if counts else None,
         per_step_drafted=counts.per_step_drafted if counts else None,
         per_step_accepted=counts.per_step_accepted if counts else None,
+        accepted_histogram=counts.accepted_histogram if counts else None,
+        own=counts.own if counts else {},
+        prompt_ids_hash=_ids_hash(answer.prompt_ids),
+        answer_ids_hash=_ids_hash(answer.answer_ids) if len(answer.answer_ids) == answer.completion_tokens else None,
         passes=answer.passes(client.endpoint, plan.speculates) if answer.error is None else None,
         error=answer.error,
     )
@@ -234,6 +239,11 @@ def _reading(counters: Counters, at: float) -> CounterReading:
         accepted=counters.accepted,
         accepted_per_position=counters.accepted_per_position,
     )
+
+
+def _ids_hash(ids: Sequence[int] | None) -> str | None:
+    """First 16 hex digits of the SHA-256 of token ids, None of none: to be compared between engines, not read."""
+    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16] if ids else None
 
 
 def _prompts_digest(jobs: Sequence[Job]) -> str:

@@ -50,6 +50,9 @@ class Answer:
     counts: SpecCounts | None = None
     error: str | None = None
     text_seen: bool = False
+    prompt_ids: list[int] | None = None
+    answer_ids: list[int] = field(default_factory=list)
+    """Of the chunks that told their ids: whole only where there are as many as completion tokens."""
 
     def passes(self, endpoint: Endpoint, speculates: bool | None) -> tuple[int, int] | None:
         """Bounds of the target passes. Without speculation every token is one pass; None when neither is known."""
@@ -171,12 +174,14 @@ class Client:
             answer.prompt_tokens = _whole(usage.get("prompt_tokens"))
             answer.completion_tokens = _whole(usage.get("completion_tokens"))
         answer.counts = engine.spec_counts(chunk) or answer.counts
+        answer.prompt_ids = answer.prompt_ids or engine.prompt_ids(chunk)
         choices = chunk.get("choices")
         if not choices:
             return
         choice = choices[0]
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
         tokens = engine.chunk_tokens(chunk)
+        answer.answer_ids += engine.answer_ids(chunk) or ()
         has_text = _has_text(choice.get("delta") or {})
         answer.text_seen = answer.text_seen or has_text
         if tokens or (tokens is None and has_text):

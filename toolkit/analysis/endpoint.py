@@ -11,9 +11,6 @@ from toolkit.engines import ENGINES
 from toolkit.engines.contract import Counters, Engine
 from toolkit.errors import EngineError, InputError
 
-OWNERS = {"vllm": "vllm", "toolkit-lab": "lab-reference"}
-"""`owned_by` of a served model to the engine's name; any other is an OpenAI endpoint."""
-
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -78,7 +75,9 @@ def find_endpoint(
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(timeout=timeout, headers=headers, trust_env=False) as client:
         served = _models(client, base_url)
-        version = _vllm_version(client, base_url)
+        owners = {str(one.get("owned_by")) for one in served}
+        adapter = next((one for one in ENGINES.values() if owners & one.owners), ENGINES["openai"])
+        version = _version(client, base_url, adapter)
     names = [str(one.get("id")) for one in served]
     if model is None:
         if len(names) != 1:
@@ -86,15 +85,13 @@ def find_endpoint(
         model = names[0]
     elif names and model not in names:
         raise InputError(f"{base_url} does not serve {model!r}, it serves {', '.join(names)}.")
-    owners = [one.get("owned_by") for one in served]
-    speaks = next((name for owner, name in OWNERS.items() if owner in owners), "openai")
     facts = next((one for one in served if one.get("id") == model), {})
     return Endpoint(
         name=name,
         base_url=base_url.rstrip("/"),
         model=model,
-        engine=ENGINES[speaks],
-        version=version if speaks == "vllm" else None,
+        engine=adapter,
+        version=version,
         facts=tuple((key, str(facts[key])) for key in ("root", "max_model_len") if key in facts),
         key=key,
     )
@@ -133,9 +130,11 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and value.isprintable() and bool(value)
 
 
-def _vllm_version(client: httpx.Client, base_url: str) -> str | None:
+def _version(client: httpx.Client, base_url: str, adapter: Engine) -> str | None:
+    if adapter.version_at is None:
+        return None
+    path, key = adapter.version_at
     try:
-        version = client.get(f"{root(base_url)}/version").json()["version"]
-        return str(version)
+        return str(client.get(root(base_url) + path).json()[key])
     except (httpx.HTTPError, ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -65,6 +65,10 @@ class RequestRecord(BaseModel):
     accepted: int | None = None
     per_step_drafted: list[int] | None = None
     per_step_accepted: list[int] | None = None
+    accepted_histogram: list[int] | None = Field(None, description="drafted steps by how many tokens they kept")
+    own: dict[str, float] = Field(default_factory=dict, description="the engine's own ratios, by its own names")
+    prompt_ids_hash: str | None = Field(None, description="of the prompt's token ids, where the engine tells them")
+    answer_ids_hash: str | None = Field(None, description="of the answer's token ids, where the engine tells them")
     passes: tuple[int, int] | None = Field(None, description="bounds of the target passes, the prefill included")
     error: str | None = None
 

@@ -195,6 +195,8 @@ class SpecCounts:
     """What an engine reports of one request: raw counts, the bonus or fix token never counted.
 
     `per_step_*` are lists over the steps that carried a draft, in order; None when the engine gives only sums.
+    `accepted_histogram[i]` is the number of drafted steps that kept exactly i draft tokens (trailing zeros may be
+    missing). `own` are the engine's own ratios under its own names, to be shown beside ours and never computed with.
     """
 
     steps: int
@@ -203,6 +205,8 @@ class SpecCounts:
     num_speculative_tokens: int | None = None
     per_step_drafted: list[int] | None = None
     per_step_accepted: list[int] | None = None
+    accepted_histogram: list[int] | None = None
+    own: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +244,10 @@ class Engine(Protocol):
     known_failures: Sequence[KnownFailure]
     key_variable: str | None
     """The environment variable from which the server takes the key that it asks of its clients."""
+    owners: frozenset[str]
+    """What its servers say as `owned_by` in /v1/models: how a running server is told from another."""
+    version_at: tuple[str, str] | None
+    """Path from the server's root, and the key in its JSON object, where a running server tells its version."""
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """The command that serves `profile`; `resolve` turns a model's name into what the engine is given.
@@ -274,6 +282,14 @@ class Engine(Protocol):
 
     def chunk_tokens(self, chunk: dict[str, Any]) -> int | None:
         """Tokens that one streamed chunk carries; None when the chunk does not say."""
+        ...
+
+    def prompt_ids(self, chunk: dict[str, Any]) -> list[int] | None:
+        """The prompt's token ids, in the chunk that tells them."""
+        ...
+
+    def answer_ids(self, chunk: dict[str, Any]) -> list[int] | None:
+        """The token ids that one streamed chunk carries; None when the chunk does not say."""
         ...
 
     def spec_counts(self, chunk: dict[str, Any]) -> SpecCounts | None:

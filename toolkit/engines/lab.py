@@ -37,6 +37,8 @@ class LabReference:
     name = "lab-reference"
     known_failures: Sequence[KnownFailure] = _KNOWN_FAILURES
     key_variable: str | None = None
+    owners = frozenset({"toolkit-lab"})
+    version_at: tuple[str, str] | None = None
 
     def __init__(self) -> None:
         self._dialect = VLLM()
@@ -90,6 +92,12 @@ class LabReference:
 
     def chunk_tokens(self, chunk: dict[str, Any]) -> int | None:
         return self._dialect.chunk_tokens(chunk)
+
+    def prompt_ids(self, chunk: dict[str, Any]) -> list[int] | None:
+        return self._dialect.prompt_ids(chunk)
+
+    def answer_ids(self, chunk: dict[str, Any]) -> list[int] | None:
+        return self._dialect.answer_ids(chunk)
 
     def spec_counts(self, chunk: dict[str, Any]) -> SpecCounts | None:
         return self._dialect.spec_counts(chunk)

@@ -13,6 +13,8 @@ class OpenAIEndpoint:
     name = "openai"
     known_failures: Sequence[KnownFailure] = ()
     key_variable: str | None = None
+    owners: frozenset[str] = frozenset()
+    version_at: tuple[str, str] | None = None
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         raise InputError(
@@ -36,6 +38,12 @@ class OpenAIEndpoint:
         return {}
 
     def chunk_tokens(self, chunk: dict[str, Any]) -> int | None:
+        return None
+
+    def prompt_ids(self, chunk: dict[str, Any]) -> list[int] | None:
+        return None
+
+    def answer_ids(self, chunk: dict[str, Any]) -> list[int] | None:
         return None
 
     def spec_counts(self, chunk: dict[str, Any]) -> SpecCounts | None:

@@ -32,6 +32,8 @@ _SPECULATION_KEYS = {
     "schedule": "num_speculative_tokens_per_batch_size",
 }
 
+_OWN_RATIOS = ("mean_acceptance_length", "draft_acceptance_rate")
+
 LOOKUP_CLASS = "toolkit.proposers.PromptLookupProposer"
 """Ours: vLLM imports it in its workers, and carries the options there in its `additional_config`."""
 _LOOKUP_OPTIONS = ("max_match", "memory_tokens", "corpus", "probe_budget")
@@ -107,6 +109,8 @@ class VLLM:
     name = "vllm"
     known_failures: Sequence[KnownFailure] = _KNOWN_FAILURES
     key_variable: str | None = "VLLM_API_KEY"
+    owners = frozenset({"vllm"})
+    version_at: tuple[str, str] | None = ("/version", "version")
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """argv and environment of the API server.
@@ -183,11 +187,18 @@ class VLLM:
         return {"return_token_ids": True}
 
     def chunk_tokens(self, chunk: dict[str, Any]) -> int | None:
-        choices = chunk.get("choices")
-        if not choices:
+        if not chunk.get("choices"):
             return 0
-        ids = choices[0].get("token_ids")
-        return len(ids) if isinstance(ids, list) else None
+        ids = self.answer_ids(chunk)
+        return None if ids is None else len(ids)
+
+    def prompt_ids(self, chunk: dict[str, Any]) -> list[int] | None:
+        return chunk.get("prompt_token_ids")
+
+    def answer_ids(self, chunk: dict[str, Any]) -> list[int] | None:
+        choices = chunk.get("choices")
+        ids = choices[0].get("token_ids") if choices else None
+        return ids if isinstance(ids, list) else None
 
     def spec_counts(self, chunk: dict[str, Any]) -> SpecCounts | None:
         found = (chunk.get("metrics") or {}).get("speculative_decoding")
@@ -201,6 +212,7 @@ class VLLM:
                 num_speculative_tokens=found.get("num_spec_tokens"),
                 per_step_drafted=found.get("per_step_drafted"),
                 per_step_accepted=found.get("per_step_accepted"),
+                own={name: found[name] for name in _OWN_RATIOS if isinstance(found.get(name), (int, float))},
             )
         except KeyError:
             return None

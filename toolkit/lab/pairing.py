@@ -97,9 +97,7 @@ def _toy(drafter: str, lookup: tuple[int, int]) -> Pair:
     return Pair(TOY, target, ToyTokenizer(), LookupDrafter(target.size, *lookup) if drafter == "lookup" else None)
 
 
-def _folder(
-    name: str, drafter: str, layers: Sequence[int] | None, draft: str | None, lookup: tuple[int, int]
-) -> Pair:
+def _folder(name: str, drafter: str, layers: Sequence[int] | None, draft: str | None, lookup: tuple[int, int]) -> Pair:
     from toolkit.lab.causal_lm import keep_layers, load_model
 
     name = TARGETS.get(name, name)

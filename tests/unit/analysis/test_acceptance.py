@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.analysis.acceptance import AcceptanceGroup, Position, by_category, by_context, by_position, positions
+from toolkit.analysis.acceptance import (
+    AcceptanceGroup,
+    Position,
+    by_category,
+    by_context,
+    by_position,
+    from_histograms,
+    positions,
+)
 from toolkit.analysis.records import CellRecord, CounterReading, RequestRecord
 from toolkit.analysis.run import Run
 from toolkit.engines.vllm import VLLM
@@ -125,6 +133,36 @@ class TestPositions:
     @given(st.lists(step))
     def test_no_more_are_kept_than_reached(self, steps: list[tuple[int, int]]) -> None:
         assert all(p.reached is not None and p.accepted <= p.reached <= p.drafts for p in positions(steps))
+
+
+class TestFromHistograms:
+    @given(st.lists(full_step, max_size=30), st.integers(0, 3))
+    def test_where_every_step_drafts_k_it_is_what_the_steps_say(self, steps: list[tuple[int, int]], cut: int) -> None:
+        """However the steps are spread over requests, trailing zeros absent."""
+        parts = [steps[cut::2], steps[:cut], steps[cut + 1 :: 2]] if steps else []
+        histograms = [histogram([kept for _, kept in part]) for part in parts]
+        assert from_histograms(histograms, K * len(steps), K) == positions(steps)
+
+    @given(st.lists(step, max_size=30), st.sampled_from([None, 8]))
+    def test_else_the_unconditional_alone(self, steps: list[tuple[int, int]], k: int | None) -> None:
+        """A step may have drafted less than k: who could have kept a position is not known."""
+        drafted = sum(asked for asked, _ in steps)
+        found = from_histograms([histogram([kept for _, kept in steps])], drafted, k)
+        if drafted != 8 * len(steps) or k is None:
+            expected = [(None, one.drafts, one.accepted) for one in positions(steps) if one.accepted]
+            assert counts(found) == expected
+
+    def test_an_unknown_number_of_drafted_tokens_leaves_the_given_unavailable(self) -> None:
+        assert [one.given for one in from_histograms([[1, 2]], None, 1)] == [None]
+
+    def test_it_is_used_where_steps_are_not_told(self, run: Run) -> None:
+        told = sums_only(accepted_histogram=[1, 0, 3], steps=4, drafted=12, accepted=6)
+        assert counts(by_position(with_requests(run, told, told), ARM)) == [(None, 8, 6), (None, 8, 6)]
+
+
+def histogram(kept: Sequence[int]) -> list[int]:
+    """Steps by the number of tokens that they kept."""
+    return [kept.count(i) for i in range(max(kept, default=-1) + 1)]
 
 
 class TestFromResponses:

@@ -391,7 +391,14 @@ class TestStream:
             num_speculative_tokens=4,
             per_step_drafted=[4] * 7,
             per_step_accepted=[1, 4, 4, 1, 0, 4, 4],
+            own={"mean_acceptance_length": 3.57, "draft_acceptance_rate": 0.643},
         )
+
+    def test_the_ids_of_prompt_and_answer(self, chunks: list[dict[str, Any]]) -> None:
+        answers = [ids for chunk in chunks if (ids := ENGINE.answer_ids(chunk)) is not None]
+        assert sum(map(len, answers)) == chunks[-1]["usage"]["completion_tokens"]
+        assert ENGINE.prompt_ids({"prompt_token_ids": [5, 6], "choices": []}) == [5, 6]
+        assert ENGINE.prompt_ids(chunks[-1]) is None
 
     def test_the_other_chunks_tell_none(self, chunks: list[dict[str, Any]]) -> None:
         assert [ENGINE.spec_counts(chunk) for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
@@ -405,7 +412,9 @@ class TestStream:
     def test_the_summary_level_tells_sums_only(self, chunks: list[dict[str, Any]]) -> None:
         spec = chunks[-1]["metrics"]["speculative_decoding"]
         del spec["per_step_accepted"], spec["per_step_drafted"]
-        assert ENGINE.spec_counts(chunks[-1]) == SpecCounts(7, 28, 18, 4)
+        assert ENGINE.spec_counts(chunks[-1]) == SpecCounts(
+            7, 28, 18, 4, own={"mean_acceptance_length": 3.57, "draft_acceptance_rate": 0.643}
+        )
 
     @pytest.mark.parametrize("metrics", [None, {}, {"speculative_decoding": None}])
     def test_a_response_without_the_flag_is_unavailable_not_zero(self, metrics: Any) -> None:
