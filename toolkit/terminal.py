@@ -124,7 +124,7 @@ def crossover_table(result: Crossover, stats: Sequence[LevelStats]) -> list[Tabl
                 _number(arm.tokens_per_second if arm else None, 1),
                 _number(base.tokens_per_second if base else None, 1),
                 speedup_text(level),
-                level.verdict if result.baseline else NONE,
+                level.verdict if result.baseline and not one.load_only else NONE,
                 _number(level.tokens_per_pass, 2),
                 _share(level.draft_acceptance_rate),
                 str(level.pairs),
@@ -199,7 +199,8 @@ def sentences(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> list[
     """The answer in words, and what a reader must know before believing it. What the caveats said is not repeated."""
     said = []
     for one in result.results:
-        how = " (--baseline or --baseline-url)" if one.levels and result.baseline is None else ""
+        wanted = one.levels and result.baseline is None and not one.load_only
+        how = " (--baseline or --baseline-url)" if wanted else ""
         said.append(f"{one.answer(result.baseline)}{how}.")
         remarks = [
             (level.concurrency, remark)
@@ -224,7 +225,7 @@ def _grouped(remarks: Iterable[tuple[int, str]]) -> list[str]:
 
 def _acceptance_note(run: Run, stats: LevelStats) -> str | None:
     info = next((arm for arm in run.info.arms if arm.name == stats.arm), None)
-    if info is None or info.speculates is False:
+    if info is None or info.speculates is False or run.info.workload.random:
         return None
     if stats.per_request and stats.tokens_per_pass is None:
         return (

@@ -6,7 +6,7 @@ from toolkit.analysis.causes import runs_few
 from toolkit.analysis.levels import LevelStats
 from toolkit.analysis.pairs import ENOUGH_PAIRS, Pair
 from toolkit.analysis.records import CellRecord, Side
-from toolkit.analysis.run import SYNTHETIC, ArmInfo, Run
+from toolkit.analysis.run import RANDOM, SYNTHETIC, ArmInfo, Run
 
 DOES_NOTHING = 1.1  # acceptance length
 COLLAPSED = 0.1  # of the draft acceptance rate of a twin
@@ -19,11 +19,13 @@ REUSED = "prompts were reused, caches may have answered"
 def caveats(run: Run, stats: Sequence[LevelStats]) -> list[str]:
     """What is said before any speedup, most important first: one sentence each, without its full stop.
 
-    A draft that does nothing, drafts that were accepted by lot, acceptance that collapsed, prompts that were reused.
+    Prompts that are no language, a draft that does nothing, drafts that were accepted by lot, acceptance that
+    collapsed, prompts that were reused.
     """
     arms = {arm.name: arm for arm in run.info.arms}
     by_arm = {name: [one for one in stats if (one.arm, one.side) == (name, "arm")] for name in arms}
-    said = [f"{name}: {idle}" for name in arms if (idle := does_nothing(arms[name], by_arm[name]))]
+    said = [RANDOM] if run.info.workload.random else []
+    said += [f"{name}: {idle}" for name in arms if (idle := does_nothing(arms[name], by_arm[name]))]
     baseline = [run.info.baseline] if run.info.baseline else []
     said += [
         f"{info.name}: {SYNTHETIC}, its drafts were accepted by lot"
@@ -44,6 +46,8 @@ def no_verdict(
 ) -> str:
     """Why this level can have no verdict, or an empty string."""
     baseline, level = run.info.baseline, ours.concurrency
+    if run.info.workload.random:
+        return RANDOM
     if baseline is None:
         return "no baseline was measured"
     failed = max(stats.failed_share for stats in (ours, theirs) if stats)

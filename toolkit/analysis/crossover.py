@@ -21,7 +21,7 @@ from toolkit.analysis.pairs import ENOUGH_PAIRS as ENOUGH_PAIRS
 from toolkit.analysis.pairs import Pair, mean_and_half, pairs_of, running_peaks
 from toolkit.analysis.power import likely_sd, pairs_needed
 from toolkit.analysis.records import CellRecord
-from toolkit.analysis.run import SYNTHETIC, ArmInfo, Run
+from toolkit.analysis.run import RANDOM, SYNTHETIC, ArmInfo, Run
 
 Verdict = Literal["pays", "costs", "inconclusive"]
 MOST_PAIRS = 1000  # a level that needs more is said to need at least these
@@ -116,10 +116,14 @@ class ArmResult:
     acceptance: Acceptance = field(default_factory=lambda: Acceptance([], [], []))
     idle: bool = False
     """Whether its draft does nothing here, which is said before any verdict."""
+    load_only: bool = False
+    """Whether the prompts were random: then neither acceptance nor speedup is claimed."""
 
     @property
     def label(self) -> str:
         """The arm's name as every title and sentence shows it."""
+        if self.load_only:
+            return f"{self.arm} (load only)"
         return f"{self.arm} ({SYNTHETIC})" if self.synthetic else self.arm
 
     @property
@@ -142,6 +146,8 @@ class ArmResult:
         who = f"{self.label}, whose draft does nothing here" if self.idle else self.label
         if not self.levels:
             return f"{who}: no cell is finished"
+        if self.load_only:
+            return f"{self.arm}: {RANDOM}"
         if baseline is None:
             return f"{who}: speedup is unavailable, no baseline was measured"
         return f"{who}{',' if self.idle else ''} {self.bracket_sentence}"
@@ -214,18 +220,24 @@ def crossover(run: Run) -> Crossover:
     stats = level_stats(run)
     baseline = run.info.baseline
     synthetic = {info.name for info in [*run.info.arms, *([baseline] if baseline else [])] if info.synthetic}
+    load_only = run.info.workload.random
     results = [
         ArmResult(
             arm.name,
             run.info.workload.name,
             _levels(run, arm, stats),
             synthetic=bool(synthetic & {arm.name, baseline.name if baseline else ""}),
-            acceptance=Acceptance(by_position(run, arm.name), by_category(run, arm.name), by_context(run, arm.name)),
+            acceptance=Acceptance([], [], []) if load_only else _acceptance(run, arm),
             idle=bool(does_nothing(arm, [one for one in stats if (one.arm, one.side) == (arm.name, "arm")])),
+            load_only=load_only,
         )
         for arm in run.info.arms
     ]
     return Crossover(baseline.name if baseline else None, results, caveats(run, stats))
+
+
+def _acceptance(run: Run, arm: ArmInfo) -> Acceptance:
+    return Acceptance(by_position(run, arm.name), by_category(run, arm.name), by_context(run, arm.name))
 
 
 def verdict_of(low: float, high: float) -> Verdict:

@@ -1,4 +1,4 @@
-"""The shipped workloads: five seeded prompt writers. Each is a pure function of (random stream, author name).
+"""The shipped workloads: seeded prompt writers. Each is a pure function of (random stream, author name).
 
 A writer returns `(text, category)`: one user message in plain ASCII and what kind of task it is. The text opens with
 the author's name, which no other index has, so a prefix cache shared between requests finds only the tokens before it.
@@ -34,9 +34,10 @@ def author_name(workload: str, seed: int, index: int) -> str:
 
 
 def write(workload: str, seed: int, index: int) -> tuple[str, str]:
-    """The text and category of one prompt. `workload` is a key of WRITERS; KeyError otherwise."""
+    """The text and category of one prompt. `workload` is a key of WRITERS or LOAD_ONLY; KeyError otherwise."""
     # A string seeds Random through SHA-512: the same stream in every process, unlike hash().
-    return WRITERS[workload](Random(f"{workload}/{seed}/{index}"), author_name(workload, seed, index))
+    writer = {**WRITERS, **LOAD_ONLY}[workload]
+    return writer(Random(f"{workload}/{seed}/{index}"), author_name(workload, seed, index))
 
 
 # --- copy-code: repeat or edit given code, the traffic that a method which guesses from the prompt hopes for ---
@@ -244,3 +245,17 @@ WRITERS: dict[str, Writer] = {
     "chat": _chat,
     "creative": _creative,
 }
+
+
+# --- random: words without sense, for load alone ---
+
+_ANY_WORD = sorted({word for kind in WORDS.values() for item in kind for word in item.split()})
+_RANDOM_WORDS = 100
+
+
+def _random(rng: Random, author: str) -> tuple[str, str]:
+    return f"{author} {' '.join(rng.choices(_ANY_WORD, k=_RANDOM_WORDS))}", "random"
+
+
+LOAD_ONLY: dict[str, Writer] = {"random": _random}
+"""Not among the WRITERS: no claim about a draft can rest on them."""

@@ -4,7 +4,7 @@ Ratios come from summed counts only. What an engine did not report is None.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,8 +63,14 @@ class LevelStats:
 
 
 def level_stats(run: Run) -> list[LevelStats]:
-    """Statistics of every (arm, side, workload, concurrency) that has a finished cell, in that order."""
-    return _grouped(run.cells(), run.requests(), lambda key: (key.arm, key.side, key.workload, key.concurrency))
+    """Statistics of every (arm, side, workload, concurrency) that has a finished cell, in that order.
+
+    What random prompts make of acceptance is nobody's traffic: it is unavailable.
+    """
+    found = _grouped(run.cells(), run.requests(), lambda key: (key.arm, key.side, key.workload, key.concurrency))
+    if not run.info.workload.random:
+        return found
+    return [replace(one, tokens_per_pass=None, drafted=None, accepted=None, steps=None) for one in found]
 
 
 def baseline_stats(run: Run) -> list[LevelStats]:

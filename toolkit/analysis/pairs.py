@@ -52,7 +52,9 @@ class Pair:
 
 
 def pairs_of(run: Run, arm: str) -> dict[int, list[Pair]]:
-    """The pairs of `arm` with both cells finished, by concurrency, each level's by round."""
+    """The pairs of `arm` with both cells finished, by concurrency, each level's by round; none over random prompts."""
+    if run.info.workload.random:
+        return {}
     cells = {record.cell: record for record in run.cells() if record.cell.arm == arm}
     found: dict[int, list[Pair]] = {}
     for key in sorted(cells, key=lambda key: (key.concurrency, key.round)):

@@ -124,6 +124,7 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
             seed=seed,
             size=plan.workload.size,
             reuse=plan.workload.size is not None and plan.workload.size < plan.prompts_needed(),
+            random=plan.workload.random,
         ),
         levels=list(plan.levels),
         requests=dict(plan.requests),

@@ -65,6 +65,8 @@ _NOT_IDENTITY = {"date", "target", "engine", "engine_version", "precision", "met
 def rows_of(run: Run, change: str | None) -> list[Row]:
     """One row per concurrency of the baseline, over all cells that it served for any of the arms, then of each arm.
 
+    Over random prompts a row is labelled so and claims neither acceptance nor speedup.
+
     Raises InputError: a run without finished cells or with synthetic acceptance.
     """
     baseline = run.info.baseline
@@ -91,6 +93,7 @@ def _row(run: Run, info: ArmInfo, stats: LevelStats, level: Level | None, change
         created = datetime.fromisoformat(run.info.created).date()
     except ValueError:
         raise InputError(f"{run.folder / 'run.json'}: created: {run.info.created!r} is no date.") from None
+    of = run.info.workload
     row = Row(
         date=created,
         target=run.info.target or info.model,
@@ -99,7 +102,7 @@ def _row(run: Run, info: ArmInfo, stats: LevelStats, level: Level | None, change
         precision=info.precision,
         method=info.method,
         num_speculative_tokens=info.num_speculative_tokens,
-        workload=f"{stats.workload} (reused)" if run.info.workload.reuse else stats.workload,
+        workload=stats.workload + (" (reused)" if of.reuse else "") + (" (load only)" if of.random else ""),
         concurrency=stats.concurrency,
         tokens_per_second=_six(stats.tokens_per_second),
         ttft_p50_ms=_six(stats.ttft_ms.p50 if stats.ttft_ms else None),
@@ -111,7 +114,7 @@ def _row(run: Run, info: ArmInfo, stats: LevelStats, level: Level | None, change
         speedup=_six(level.speedup if level else None),
         speedup_low=_six(level.low if level else None),
         speedup_high=_six(level.high if level else None),
-        verdict=level.verdict if level else None,
+        verdict=level.verdict if level and not of.random else None,
         reason=level.reason if level else None,
         pairs=level.pairs if level else None,
         change=change or None,

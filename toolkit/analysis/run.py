@@ -28,6 +28,7 @@ from toolkit.errors import InputError
 Record = TypeVar("Record", RequestRecord, CellRecord, AttemptRecord)
 
 SYNTHETIC = "synthetic acceptance: for sizing only"
+RANDOM = "random prompts: for load only, acceptance and speedup are not claimed"
 # vLLM: rejection_sample_method; llama.cpp: --spec-synth-*; SGLang: SGLANG_SIMULATE_ACC_LEN and its relatives.
 _SYNTHETIC_ARGUMENT = re.compile(r"rejection[-_]sample[-_]method\W+synthetic\b|--spec[-_]synth")
 _SYNTHETIC_VARIABLE = re.compile(r"SIMULATE_ACC|SPEC_SYNTH")
@@ -73,6 +74,7 @@ class WorkloadInfo(BaseModel):
     seed: int
     size: int | None
     reuse: bool = Field(False, description="prompts are served more than once: caches may answer")
+    random: bool = Field(False, description="prompts without language: for load only, no claim about a draft")
 
 
 class RunInfo(BaseModel):

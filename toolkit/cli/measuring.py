@@ -42,7 +42,12 @@ def sweep(
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", "--prompts", help="copy-code, copy-list, extract, chat, creative, or FILE.jsonl."),
+        typer.Option(
+            "--workload",
+            "--prompts",
+            help="copy-code, copy-list, extract, chat, creative, or a file: Spec-Bench, SPEED-Bench, ShareGPT, or a "
+            "prompt per line. For load only: random.",
+        ),
     ] = None,
     concurrency: Annotated[str | None, typer.Option(help="Levels, like 1,4,16,64 (the default).")] = None,
     rounds: Annotated[int | None, typer.Option(help="Pairs per level; 6, or 1 without a baseline.")] = None,

@@ -31,11 +31,11 @@ class Pair:
 
     def prompts(self, workload: str, count: int) -> list[list[int]]:
         """The first `count` prompts of a shipped workload or a .jsonl file, as token ids. Raises InputError."""
-        from toolkit.analysis.workload import load_workload
+        from toolkit.analysis.workload import in_language, load_workload
 
         if count < 1:
             raise InputError(f"{count} prompts are not enough: take at least 1.")
-        made = load_workload(workload)
+        made = in_language(load_workload(workload), "acceptance")
         try:
             return [self.tokenizer.chat(made.prompt(index).messages) for index in range(count)]
         except ValueError as error:

@@ -17,7 +17,7 @@ from toolkit.analysis.forecast.estimate import ENOUGH_SEQUENCES
 from toolkit.analysis.forecast.expectation import CHEAP, ENOUGH, Expectation, expect
 from toolkit.analysis.forecast.rounds import Places, joined, judge
 from toolkit.analysis.forecast.two_models import Answer, DraftSampleMethod, answers, load_two
-from toolkit.analysis.workload import load_workload
+from toolkit.analysis.workload import in_language, load_workload
 from toolkit.errors import InputError
 from toolkit.lab.reference import Sampling
 from toolkit.sampling import FloatArray, one_hot
@@ -216,7 +216,7 @@ def _written(ask: BetaAsk, rng: np.random.Generator, progress: Callable[[str], N
     """The answers of two models."""
     assert ask.prompts is not None
     assert ask.sampling is not None
-    workload = load_workload(ask.prompts, ask.seed)
+    workload = in_language(load_workload(ask.prompts, ask.seed), "acceptance")
     most = ask.requests or PROMPTS
     count = most if workload.size is None else min(most, workload.size)
     progress(f"loading {ask.target} and {ask.draft}")

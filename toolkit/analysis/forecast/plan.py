@@ -9,7 +9,7 @@ from toolkit.analysis.acceptance import by_position
 from toolkit.analysis.forecast.cost import Drafting, MeasuredCost, StepCost
 from toolkit.analysis.forecast.predict import NONE, Drafts, Load, speedup, throughput
 from toolkit.analysis.forecast.roofline import IN_FLIGHT, Roofline, step_curve
-from toolkit.analysis.run import SYNTHETIC, Run
+from toolkit.analysis.run import RANDOM, SYNTHETIC, Run
 from toolkit.engines.contract import LOOKUPS, Method
 from toolkit.errors import InputError
 from toolkit.launch.machines import load_machine
@@ -245,6 +245,8 @@ def _acceptance(ask: PlanAsk, method: str, draft: str | None) -> _Kept:
         said += ", every pass drafted" if method in LOOKUPS else ""
         return _Kept(said, lambda k: theory.expected_tokens(alpha, k))
     run = ask.acceptance
+    if run.info.workload.random:
+        raise InputError(f"{run.folder}: {RANDOM}; give --alpha, or a Run over prompts of your own traffic.")
     arm = next((one for one in run.info.arms if (one.method, one.draft) == (method, draft)), None)
     if arm is None:
         there = ", ".join(f"{one.method or 'unknown'} {one.draft or ''}".strip() for one in run.info.arms)

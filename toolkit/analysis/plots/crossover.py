@@ -41,7 +41,7 @@ from toolkit.analysis.plots.style import (
     sheet,
     short,
 )
-from toolkit.analysis.run import SYNTHETIC
+from toolkit.analysis.run import RANDOM, SYNTHETIC
 
 Floats = NDArray[np.float64]
 MARKERS: dict[Verdict, str] = {"pays": "^", "costs": "v", "inconclusive": "o"}
@@ -86,6 +86,7 @@ def crossover_figure(result: Crossover, title: str | None = None, width: float =
     levels = sorted({level.concurrency for arm in result.results for level in arm.levels if level.speedup is not None})
     width *= max(1.0, (1.5 + 0.75 * len(levels)) / WIDTH)
     remark = "; ".join(f"{short(arm.arm)}: {SYNTHETIC}" for arm in result.results if arm.synthetic)
+    remark = RANDOM if any(arm.load_only for arm in result.results) else remark
     heading = heading_lines(_title(result) if title is None else title, remark, width)
     notes = _footnote(result, series, int(18.5 * width))
     above, below = 0.14 + LINE * len(heading) + LINE * len(series), 0.52 + 0.125 * len(notes)

@@ -7,8 +7,8 @@ from toolkit.analysis.acceptance import AcceptanceGroup, Position
 from toolkit.analysis.crossover import ArmResult
 from toolkit.analysis.levels import LevelStats, level_stats
 from toolkit.analysis.plots import positions_figure
-from toolkit.analysis.report.page import NONE, Section, Table, number, percent, picture
-from toolkit.analysis.run import ArmInfo, Run
+from toolkit.analysis.report.page import NONE, Section, Table, number, percent, picture, sentence
+from toolkit.analysis.run import RANDOM, ArmInfo, Run
 
 BY_POSITION = ("position", "given", "unconditional", "reached", "drafts", "kept")
 BY_GROUP = ("requests", "drafted", "accepted", "share", "acceptance length", "tok/pass")
@@ -20,7 +20,7 @@ def acceptance(run: Run, one: ArmResult, name: str, remark: str) -> Section:
     stats = [stats for stats in level_stats(run) if (stats.arm, stats.side) == (one.arm, "arm")]
     positions = one.acceptance.by_position
     groups = {"category": one.acceptance.by_category, "length of prompt": one.acceptance.by_context}
-    reason = _reason(info, stats)
+    reason = _reason(run, info, stats)
     tables = [
         Table(f"By {what}", (what, *BY_GROUP), [_group_row(group) for group in members], frozenset({0}))
         for what, members in groups.items()
@@ -54,8 +54,10 @@ def _heading(arm: str, stats: Sequence[LevelStats], positions: Sequence[Position
     return f"{arm}: {', '.join(parts) or 'what it accepts'}"
 
 
-def _reason(info: ArmInfo, stats: Sequence[LevelStats]) -> str:
+def _reason(run: Run, info: ArmInfo, stats: Sequence[LevelStats]) -> str:
     """Why there is not all of it; empty when there is."""
+    if run.info.workload.random:
+        return sentence(RANDOM)
     if info.speculates is False:
         return f"{info.name} does not speculate."
     if all(one.per_request for one in stats):

@@ -11,7 +11,7 @@ from toolkit.analysis.levels import LevelStats, cross_check, level_stats
 from toolkit.analysis.plots import crossover_figure, factors_figure
 from toolkit.analysis.records import Side
 from toolkit.analysis.report.page import NONE, Section, Table, number, percent, picture, ratio, sentence
-from toolkit.analysis.run import Run
+from toolkit.analysis.run import RANDOM, Run
 
 SIGNS = {"pays": "▲ pays", "costs": "▼ costs", "inconclusive": "○ inconclusive"}  # as the markers of the figure
 COLUMNS = ("n", "speedup", "95 % interval", "verdict", "tok/s", "baseline", "tok/pass", "accepted", "pairs")
@@ -62,7 +62,7 @@ def why(one: ArmResult, name: str, remark: str) -> Section:
     reasons = list(dict.fromkeys(sentence(level.reason) for level in levels if level.reason))
     told = [level for level in levels if level.sentence]
     if not any(level.tokens_per_pass or level.passes_per_iteration for level in levels):
-        nothing = "It takes both sides of a pair, and no level has one."
+        nothing = sentence(RANDOM) if one.load_only else "It takes both sides of a pair, and no level has one."
         texts = [*(_said(level) for level in told), *reasons]
         return Section(f"Why {one.arm} gains or loses is unavailable", texts=texts or [nothing])
     turn = next((level for level in told if level.speedup and level.speedup < 1), told[-1] if told else None)

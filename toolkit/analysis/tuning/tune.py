@@ -15,7 +15,7 @@ from toolkit.analysis.tuning.profile import refuse_foreign, write_profile
 from toolkit.analysis.tuning.result import TRIES, TuneInfo, Tuning
 from toolkit.analysis.tuning.runs import dropped, read_info, tuning_of, validation_folder
 from toolkit.analysis.tuning.schedule import Schedule, as_lists, levels_to_judge
-from toolkit.analysis.workload import load_workload
+from toolkit.analysis.workload import in_language, load_workload
 from toolkit.engines import engine
 from toolkit.engines.contract import Profile
 from toolkit.errors import InputError
@@ -107,7 +107,7 @@ def info_of(ask: TuneAsk, profile: Profile) -> TuneInfo:
         )
     if ask.max_tokens is not None and not 1 <= ask.max_tokens <= MOST:
         raise InputError(f"--max-tokens {ask.max_tokens}: from 1 to {MOST}.")
-    load_workload(ask.workload or DEFAULT_WORKLOAD)
+    in_language(load_workload(ask.workload or DEFAULT_WORKLOAD), "a schedule")
     return TuneInfo(
         profile=profile.name,
         source=ask.profile,
