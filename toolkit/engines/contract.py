@@ -20,12 +20,20 @@ Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotate
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_OF_A_LAUNCH = ("speculation", "limits", "server", "container", "environment", "engine_args")
 _SECRET_FLAG = re.compile(r"--[a-z_-]*(api[-_]key|token|password)(=|$)")
 
 
 def is_secret(name: str) -> bool:
     """Whether an environment variable of this name holds a secret: it is passed on, never written down or shown."""
     return bool(_SECRET_NAME.search(name))
+
+
+def is_variable(name: str) -> bool:
+    """Whether `name` may be shown as an environment variable's: capital letters, so that no key that was put in its
+    place is."""
+    return bool(_VARIABLE.fullmatch(name))
 
 
 class Strict(BaseModel):
@@ -144,6 +152,36 @@ class Container(Strict):
         return f"{self.image}@{self.digest}" if self.digest else self.image
 
 
+class HostedAt(Strict):
+    """Where a service already answers, and where the key that it asks for lies. Never the key itself."""
+
+    url: str = Field(description="its OpenAI-style address, like https://api.example.com/v1")
+    key_env: str | None = Field(None, description="the environment variable that holds the key")
+    key_file: str | None = Field(None, description="the file that holds the key")
+
+    @field_validator("url")
+    @classmethod
+    def _no_user_no_query(cls, url: str) -> str:
+        if "@" in url or "?" in url:
+            raise ValueError("the url must hold no user, password or query: name the key with key_env or key_file")
+        if not re.match(r"https?://[^/\s]", url) or not url.isascii() or set(url) & set(" \t\r\n#"):
+            raise ValueError("the url is none like https://api.example.com/v1")
+        return url.rstrip("/")
+
+    @field_validator("key_env")
+    @classmethod
+    def _names_a_variable(cls, name: str | None) -> str | None:
+        if name is not None and not is_variable(name):
+            raise ValueError("key_env is the NAME of an environment variable in capital letters, not the key")
+        return name
+
+    @model_validator(mode="after")
+    def _one_key(self) -> "HostedAt":
+        if self.key_env is not None and self.key_file is not None:
+            raise ValueError("name the key with key_env or with key_file, not both")
+        return self
+
+
 class Profile(Strict):
     """One YAML file: engine, target, draft, limits, container, environment."""
 
@@ -155,6 +193,7 @@ class Profile(Strict):
     speculation: Speculation | None = None
     limits: Limits = Limits()
     server: Serving = Serving()
+    endpoint: HostedAt | None = Field(None, description="engine openai: a service that runs, with target.model's name")
     per_request_metrics: bool = Field(True, description="ask the engine for acceptance per request")
     container: Container | None = None
     environment: dict[str, str] = Field(default_factory=dict)
@@ -175,6 +214,20 @@ class Profile(Strict):
             raise ValueError(f"{flag} would show a secret to everyone on this machine: use the environment")
         return arguments
 
+    @model_validator(mode="after")
+    def _endpoint_is_not_ours(self) -> "Profile":
+        if self.endpoint is None:
+            return self
+        if self.engine != "openai":
+            raise ValueError(f"endpoint goes with engine openai; {self.engine} is launched")
+        fields = type(self).model_fields
+        ours = [
+            name for name in _OF_A_LAUNCH if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        ]
+        if ours:
+            raise ValueError(f"{', '.join(ours)}: a service at an endpoint runs as it was started, leave it out")
+        return self
+
     @property
     def served_model(self) -> str:
         """The name that a request uses for the model."""
@@ -183,23 +236,29 @@ class Profile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What would run: argv, the environment variables that are set on top of ours, and the container."""
+    """What would run: argv, the environment variables that are set on top of ours, and the container.
+
+    `filled_in` says what the profile left open and the adapter chose, each like a line of the profile.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str]
     container: Container | None = None
+    filled_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SpecCounts:
     """What an engine reports of one request: raw counts, the bonus or fix token never counted.
 
+    `steps` are those that carried a draft; None of an engine that counts tokens alone.
+
     `per_step_*` are lists over the steps that carried a draft, in order; None when the engine gives only sums.
     `accepted_histogram[i]` is the number of drafted steps that kept exactly i draft tokens (trailing zeros may be
     missing). `own` are the engine's own ratios under its own names, to be shown beside ours and never computed with.
     """
 
-    steps: int
+    steps: int | None
     drafted: int
     accepted: int
     num_speculative_tokens: int | None = None

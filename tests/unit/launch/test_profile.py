@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from toolkit.engines import ENGINES
 from toolkit.errors import InputError
-from toolkit.launch.profile import _merge, load_profile, shipped_profiles
+from toolkit.launch.profile import load_profile, shipped_profiles
+from toolkit.launch.profile_file import merge
 
 BASE = "engine: vllm\ntarget:\n  model: a/b\n"
 NGRAM = BASE + "speculation:\n  method: ngram\n  num_speculative_tokens: 4\n"
@@ -57,6 +58,8 @@ class TestShipped:
     @pytest.mark.parametrize("name", shipped_profiles())
     def test_an_arm_has_the_limits_of_its_baseline(self, name: str) -> None:
         baseline = "lab-baseline" if name.startswith("lab-") else f"baseline-{'qwen3-8b' if 'qwen3' in name else '8b'}"
+        if name.startswith(("lab-sglang-", "lab-llamacpp-")):
+            baseline = f"{name.rsplit('-', 1)[0]}-baseline"
         assert load_profile(name).limits == load_profile(baseline).limits
 
     def test_an_unknown_name_is_refused_naming_the_nearest(self) -> None:
@@ -139,14 +142,14 @@ class TestExtends:
 
     @given(st.recursive(st.none() | st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner)))
     def test_merging_over_nothing_changes_nothing(self, value: Any) -> None:
-        assert _merge({}, {"k": value}) == {"k": value}
+        assert merge({}, {"k": value}) == {"k": value}
 
     @given(
         st.dictionaries(st.sampled_from("abc"), st.integers()),
         st.dictionaries(st.sampled_from("abc"), st.none() | st.integers()),
     )
     def test_merging_takes_the_upper_value_where_there_is_one(self, below: Any, above: Any) -> None:
-        assert _merge({"k": below}, {"k": above}) == {"k": {**below, **above}}
+        assert merge({"k": below}, {"k": above}) == {"k": {**below, **above}}
 
 
 class TestSet:
