@@ -1,15 +1,19 @@
 """An endpoint that is measured: where it is, who answers there, and how to speak to it."""
 
-import os
+import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from toolkit.analysis.key import read_key
+from toolkit.analysis.rate_limit import pause_asked, too_long
 from toolkit.engines import ENGINES
 from toolkit.engines.contract import Counters, Engine
 from toolkit.errors import EngineError, InputError
+
+MOST_NAMES = 10  # that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,16 @@ def is_address(base_url: str) -> bool:
 
 
 def find_endpoint(
-    name: str, base_url: str, model: str | None = None, key_env: str | None = None, timeout: float = 30.0
+    name: str,
+    base_url: str,
+    model: str | None = None,
+    key_env: str | None = None,
+    timeout: float = 30.0,
+    key_file: str | None = None,
 ) -> Endpoint:
     """Ask the server at `base_url` who it is, each question answered within `timeout` seconds.
+
+    A service that no adapter knows may serve more than it lists, or list nothing: there `model` is taken as it is.
 
     Raises InputError for a URL or a model that cannot be right, EngineError when nothing usable answers there.
     """
@@ -71,20 +82,20 @@ def find_endpoint(
         raise InputError("the base URL must hold no user, password or query: pass a key with --api-key-env NAME.")
     if not is_address(base_url):
         raise InputError(f"{base_url}: not a URL like http://localhost:8000/v1.")
-    key = _key(key_env)
+    key = read_key(key_env, key_file)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(timeout=timeout, headers=headers, trust_env=False) as client:
-        served = _models(client, base_url)
+        served = _models(client, base_url, has_key=key is not None, may_lack=model is not None)
         owners = {str(one.get("owned_by")) for one in served}
         adapter = next((one for one in ENGINES.values() if owners & one.owners), ENGINES["openai"])
         version = _version(client, base_url, adapter)
     names = [str(one.get("id")) for one in served]
     if model is None:
         if len(names) != 1:
-            raise InputError(f"{base_url} serves {len(names)} models ({', '.join(names)}): choose one with --model.")
+            raise InputError(f"{base_url} serves {len(names)} models ({_some(names)}): choose one with --model.")
         model = names[0]
-    elif names and model not in names:
-        raise InputError(f"{base_url} does not serve {model!r}, it serves {', '.join(names)}.")
+    elif names and model not in names and adapter is not ENGINES["openai"]:
+        raise InputError(f"{base_url} does not serve {model!r}, it serves {_some(names)}.")
     facts = next((one for one in served if one.get("id") == model), {})
     return Endpoint(
         name=name,
@@ -97,23 +108,19 @@ def find_endpoint(
     )
 
 
-def _key(key_env: str | None) -> str | None:
-    if key_env is None:
-        return None
-    key = os.environ.get(key_env, "").strip()
-    if not key:
-        raise InputError(f"--api-key-env {key_env}: the environment variable {key_env} is not set.")
-    if not key.isascii() or not key.isprintable():
-        raise InputError(f"--api-key-env {key_env}: the key in {key_env} has characters that no key has.")
-    return key
-
-
-def _models(client: httpx.Client, base_url: str) -> list[dict[str, Any]]:
+def _models(client: httpx.Client, base_url: str, has_key: bool, may_lack: bool) -> list[dict[str, Any]]:
     url = f"{base_url.rstrip('/')}/models"
     try:
-        answer = client.get(url)
+        answer = _patiently(client, url)
         if answer.status_code in (401, 403):
-            raise InputError(f"{url} answered {answer.status_code}: it wants a key, pass --api-key-env NAME.")
+            raise InputError(
+                f"{url} answered {answer.status_code}: it does not take the key that was sent."
+                if has_key
+                else f"{url} answered {answer.status_code}: it wants a key, pass --api-key-env NAME or "
+                "--api-key-file PATH."
+            )
+        if answer.status_code in (404, 405) and may_lack:
+            return []
         if answer.status_code != 200:
             raise EngineError(f"{url} answered {answer.status_code}, not a list of models. Is it an OpenAI-style /v1?")
         data = answer.json()["data"]
@@ -124,6 +131,25 @@ def _models(client: httpx.Client, base_url: str) -> list[dict[str, Any]]:
         raise EngineError(
             f"{url} answered something that is not a list of models. Is it an OpenAI-style /v1?"
         ) from None
+
+
+def _patiently(client: httpx.Client, url: str) -> httpx.Response:
+    """The answer, after the pauses that a rate limit asks for."""
+    begun = time.monotonic()
+    while True:
+        answer = client.get(url)
+        pause = pause_asked(answer.status_code, answer.headers)
+        if pause is None:
+            return answer
+        if why := too_long(pause, time.monotonic() - begun):
+            raise EngineError(f"{url} answered {answer.status_code}, a rate limit: {why}.")
+        time.sleep(pause)
+
+
+def _some(names: list[str]) -> str:
+    """The first of `names`: a hosted service may have hundreds."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _is_name(value: object) -> bool:

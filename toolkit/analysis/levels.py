@@ -153,7 +153,10 @@ def _stats(key: _Group, cells: Sequence[CellRecord], records: list[RequestRecord
     bounds = tokens_per_pass(answered)
     counts = [(r.steps, r.drafted, r.accepted) for r in answered]
     per_request = bool(counts) and all(None not in one for one in counts)
+    sums: Sequence[float | None] | None
     sums = [float(sum(one[i] or 0 for one in counts)) for i in range(3)] if per_request else _from_counters(cells)
+    if sums is None and counts and all(None not in one[1:] for one in counts):  # tokens are told, steps are not
+        sums, per_request = [None, *(float(sum(one[i] or 0 for one in counts)) for i in (1, 2))], True
     held = [(r.prompt_tokens or 0) + (r.completion_tokens or 0) for r in answered]
     return LevelStats(
         arm=key[0],

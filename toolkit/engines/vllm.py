@@ -232,7 +232,7 @@ class VLLM:
         if steps and chunk_sizes and sum(chunk_sizes) == completion_tokens and _one_pass_each(chunk_sizes, steps):
             return len(chunk_sizes), len(chunk_sizes)
         overshoot = steps[-1] if steps else min(counts.num_speculative_tokens or counts.accepted, counts.accepted)
-        least, most = max(untrimmed, 1 + counts.steps, len(chunk_sizes)), untrimmed + overshoot
+        least, most = max(untrimmed, 1 + (counts.steps or 0), len(chunk_sizes)), untrimmed + overshoot
         return (least, most) if least <= most else None  # None: counts that no request can have
 
     def counters(self, page: str) -> Counters:

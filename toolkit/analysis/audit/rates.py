@@ -50,7 +50,7 @@ def judge_rates(replies: Sequence[Reply], arm: Transformed, one_hot: bool, engin
 
 def is_possible(reply: Reply, counts: SpecCounts, engine: Engine) -> bool:
     """Whether an engine that emitted this reply can have such counts. A step is counted before a stop trims it."""
-    if not (0 <= counts.accepted <= counts.drafted and 0 <= counts.steps <= counts.drafted):
+    if not (0 <= counts.accepted <= counts.drafted and 0 <= (counts.steps or 0) <= counts.drafted):
         return False
     drafted, accepted = counts.per_step_drafted, counts.per_step_accepted
     if drafted is not None and accepted is not None:
