@@ -17,6 +17,7 @@ from toolkit.analysis.workload import load_workload
 from toolkit.errors import EngineError, InputError
 from toolkit.launch.hardware import environment, hardware
 from toolkit.launch.registry import stop_orphans
+from toolkit.launch.server import command
 
 ANSWERS_SOON = 30.0  # seconds in which a server says which models it has
 Drop = Callable[[Run, int], frozenset[tuple[str, int]]]
@@ -86,7 +87,7 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
         endpoint = None
         if arm.url is not None:
             progress.stage(f"asking {arm.url}")
-            endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env, min(plan.stall, ANSWERS_SOON))
+            endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env, min(plan.stall, ANSWERS_SOON), arm.key_file)
         found = describe(arm, endpoint)
         return found.model_copy(update={"precision": ask.precision}) if ask.precision else found
 
@@ -138,10 +139,16 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
         resident=plan.resident,
         hardware=machine,
         environment=environment(),
-        defaults=defaults,
+        defaults=[*defaults, *_filled_in([*plan.arms, *([plan.baseline] if plan.baseline else [])])],
         key_parts=parts,
         key=resume_key(parts),
     )
+
+
+def _filled_in(arms: list[Arm]) -> list[str]:
+    """What the profiles left open and their engines' adapters chose."""
+    said = {arm.name: command(arm.profile, dry=True).filled_in for arm in arms if arm.profile is not None}
+    return [f"{name}: {one}" for name, filled in said.items() for one in filled]
 
 
 def _inherited() -> dict[str, str]:

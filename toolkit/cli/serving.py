@@ -49,21 +49,41 @@ def profiles_show(name: str, changes: Changes = None, as_json: AsJson = False) -
 @profiles_app.command("check")
 def profiles_check(
     names: Annotated[list[str] | None, typer.Argument(help="All shipped ones when none is named.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Ask another engine than the profile's.")] = None,
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Would the installed engine accept it? Its own parser and validators, no GPU, no weights, no network."""
+    """Would the engine accept it? Its own parser and validators, no GPU, no weights, no network.
+
+    When none is named, profiles of an engine that is not installed here are passed over, and said to be.
+    """
+    from toolkit.errors import EngineError
     from toolkit.launch.check import check_profile
     from toolkit.launch.profile import shipped_profiles
 
-    found = {name: check_profile(name, changes or ()) for name in names or shipped_profiles()}
+    found: dict[str, list[str]] = {}
+    passed_over: dict[str, EngineError] = {}
+    for name in names or shipped_profiles():
+        try:
+            found[name] = check_profile(name, changes or (), engine)
+        except EngineError as error:
+            if names:
+                raise
+            passed_over[name] = error
+    if not found and passed_over:
+        raise next(iter(passed_over.values()))
     if as_json:
-        print_json([{"profile": name, "ok": not problems, "problems": problems} for name, problems in found.items()])
+        checked = [{"profile": name, "ok": not problems, "problems": problems} for name, problems in found.items()]
+        print_json([*checked, *({"profile": name, "ok": None, "problems": []} for name in passed_over)])
     else:
         for name, problems in found.items():
             out.print(f"{'ok ' if not problems else 'BAD'} {escape(name)}")
             for problem in problems:
                 say(f"    {problem}")
+        for name in passed_over:
+            out.print(f"--  {escape(name)}")
+    for reason in dict.fromkeys(str(error) for error in passed_over.values()):
+        say(f"not checked: {reason}", err)
     raise typer.Exit(1 if any(found.values()) else 0)
 
 
@@ -83,8 +103,10 @@ def launch(
     from toolkit.launch.server import launch as start
 
     loaded = load_profile(profile, [*(changes or ()), *([f"server.port={port}"] if port is not None else [])], engine)
+    what = command(loaded, dry=True)
+    for filled in what.filled_in:
+        say(f"the profile leaves open, so this is used: {filled}", err)
     if dry_run:
-        what = command(loaded, dry=True)
         container = what.container.model_dump() if what.container else None
         if as_json:
             print_json({"argv": list(what.argv), "env": what.env, "container": container})

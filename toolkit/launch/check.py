@@ -9,12 +9,14 @@ from toolkit.launch.profile import load_profile
 from toolkit.launch.server import known_cause
 
 
-def check_profile(name: str, changes: Sequence[str] = ()) -> list[str]:
+def check_profile(name: str, changes: Sequence[str] = (), engine_name: str | None = None) -> list[str]:
     """Problems in words, each with what to do where that is known; empty when the engine would accept it.
+
+    `engine_name` asks another engine than the profile's.
 
     Raises InputError for a profile that is itself malformed, EngineError when the engine is not installed here.
     """
-    profile = load_profile(name, changes)
+    profile = load_profile(name, changes, engine_name)
     adapter = engine(profile.engine)
     try:
         found = adapter.check(profile, config_folder)
