@@ -132,9 +132,9 @@ class _Elements:
                 value, end = self._json.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 cut = error.msg.startswith("Unterminated string") or error.pos + _CUT > len(self._text)
+                line = self._line + self._text.count("\n", self._at, error.pos)
                 if cut and self._more():
                     continue
-                line = self._line + self._text.count("\n", self._at, error.pos)
                 raise RecordError(f"is not JSON ({error.msg})", line) from None
             except (ValueError, RecursionError) as error:
                 raise RecordError(f"is not JSON that can be read ({error})", self._line) from None
