@@ -31,6 +31,7 @@ class Arm:
     url: str | None = None
     model: str | None = None
     key_env: str | None = None
+    key_file: str | None = None
 
     @property
     def outlives_us(self) -> bool:
@@ -176,7 +177,7 @@ class Live:
                 url = server.base_url
             if url is not None and arm.name not in self._endpoints:
                 model = arm.profile.served_model if arm.profile else arm.model
-                self._endpoints[arm.name] = find_endpoint(arm.name, url, model, arm.key_env)
+                self._endpoints[arm.name] = find_endpoint(arm.name, url, model, arm.key_env, key_file=arm.key_file)
                 found = _counters_now(self._endpoints[arm.name])
                 if found is not None:
                     self.counters[arm.name] = found

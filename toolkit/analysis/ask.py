@@ -41,6 +41,7 @@ class Ask:
     baseline_url: str | None = None
     model: str | None = None
     api_key_env: str | None = None
+    api_key_file: str | None = None
     workload: str | None = None
     concurrency: str | None = None
     rounds: int | None = None
@@ -73,7 +74,8 @@ def seed_of(ask: Ask) -> int:
     """A server that goes on running must not see the prompts of an earlier run again; an engine of ours is new."""
     if ask.seed is not None:
         return ask.seed
-    return secrets.randbelow(2**31) if ask.base_url is not None else 0
+    arms, baseline = arms_of(ask)
+    return secrets.randbelow(2**31) if any(arm.outlives_us for arm in [*arms, *filter(None, [baseline])]) else 0
 
 
 def arms_of(ask: Ask) -> tuple[list[Arm], Arm | None]:
@@ -85,9 +87,7 @@ def arms_of(ask: Ask) -> tuple[list[Arm], Arm | None]:
     if ask.profiles:
         if ask.baseline_url is not None:
             raise InputError("--baseline-url goes with --base-url; with --profile use --baseline PROFILE.")
-        for flag, value in (("--model", ask.model), ("--api-key-env", ask.api_key_env)):
-            if value is not None:
-                raise InputError(f"{flag} goes with --base-url; a profile says it itself.")
+        refuse_beside_profile(ask.model, ask.api_key_env, ask.api_key_file)
         arms = [_profile_arm(name, ask.changes) for name in ask.profiles]
         baseline = _baseline_arm(ask.baseline, ask.changes) if ask.baseline else None
         names = [arm.name for arm in arms] + ([baseline.name] if baseline else [])
@@ -95,6 +95,8 @@ def arms_of(ask: Ask) -> tuple[list[Arm], Arm | None]:
         if twice and not (len(arms) == 1 and baseline and arms[0].name == baseline.name):
             raise InputError(f"the profile {twice[0]} is named twice.")
         if twice and baseline:  # A/A: the same profile on both sides, told apart by name
+            if baseline.profile is None:
+                raise InputError(f"--baseline {ask.baseline} is the same service: prompts would be served twice.")
             baseline = Arm(f"{baseline.name}-again", profile=baseline.profile)
         return arms, baseline
     if ask.base_url is None:
@@ -106,12 +108,22 @@ def arms_of(ask: Ask) -> tuple[list[Arm], Arm | None]:
     names = [_url_name(url) for url in (ask.base_url, ask.baseline_url or "")]
     if names[0] == names[1]:  # two servers behind one address
         names = [ask.base_url, ask.baseline_url or ""]
-    arm = Arm(names[0], url=ask.base_url, model=ask.model, key_env=ask.api_key_env)
+    arm, baseline = (
+        Arm(name, url=url, model=ask.model, key_env=ask.api_key_env, key_file=ask.api_key_file)
+        for name, url in zip(names, (ask.base_url, ask.baseline_url), strict=True)
+    )
     if ask.baseline_url is None:
         return [arm], None
     if ask.baseline_url.rstrip("/") == ask.base_url.rstrip("/"):
         raise InputError("--baseline-url is the same server as --base-url: prompts would be served twice.")
-    return [arm], Arm(names[1], url=ask.baseline_url, model=ask.model, key_env=ask.api_key_env)
+    return [arm], baseline
+
+
+def refuse_beside_profile(model: str | None, key_env: str | None, key_file: str | None) -> None:
+    """Raises InputError for what belongs to a running server."""
+    for flag, value in (("--model", model), ("--api-key-env", key_env), ("--api-key-file", key_file)):
+        if value is not None:
+            raise InputError(f"{flag} goes with --base-url; a profile says it itself.")
 
 
 def _profile_arm(name: str, changes: Sequence[str]) -> Arm:
@@ -119,7 +131,13 @@ def _profile_arm(name: str, changes: Sequence[str]) -> Arm:
 
 
 def arm_of(profile: Profile) -> Arm:
-    """The arm that serves `profile`, its engine asking for the key that our environment holds."""
+    """The arm that serves `profile`, its engine asking for the key that our environment holds.
+
+    Of a profile with an endpoint: the service that runs there.
+    """
+    if profile.endpoint is not None:
+        at = profile.endpoint
+        return Arm(profile.name, url=at.url, model=profile.served_model, key_env=at.key_env, key_file=at.key_file)
     key_variable = engine(profile.engine).key_variable
     has_key = key_variable is not None and bool(os.environ.get(key_variable))
     return Arm(profile.name, profile=profile, key_env=key_variable if has_key else None)

@@ -12,6 +12,10 @@ DOES_NOTHING = 1.1  # acceptance length
 COLLAPSED = 0.1  # of the draft acceptance rate of a twin
 ENOUGH_KEPT = 10  # draft tokens that the twin's rate would have kept: fewer may be missing by chance
 TOO_MANY_FAILED = 0.01
+HELD_BACK = (
+    0.01  # share of a cell's slots x seconds that waited for a rate limit: above it the limit is what is measured
+)
+CLIENT_LIMIT = 0.8  # of a core: above it chunks wait for the client, whose one thread reads all streams
 REQUESTS_PER_SLOT = 4
 REUSED = "prompts were reused, caches may have answered"
 
@@ -43,6 +47,7 @@ def no_verdict(
     theirs: LevelStats | None,
     pairs: Sequence[Pair],
     peaks: dict[Side, float],
+    cells: Sequence[CellRecord] = (),
 ) -> str:
     """Why this level can have no verdict, or an empty string."""
     baseline, level = run.info.baseline, ours.concurrency
@@ -55,6 +60,9 @@ def no_verdict(
         return f"{failed:.1%} of the requests failed"
     if run.info.requests.get(level, 0) < REQUESTS_PER_SLOT * level:
         return f"{run.info.requests.get(level, 0)} requests a cell are too few: 4 x {level} are needed"
+    limited = [one for one in cells if (one.held_back or 0.0) > HELD_BACK * level * one.seconds]
+    if limited:
+        return f"a rate limit of {_and_all(limited)} held requests back: the level measures the limit, not the engine"
     for info, stats in ((arm, ours), (baseline, theirs)):
         if info.kv_tokens and stats and stats.mean_tokens_held and info.kv_tokens < level * stats.mean_tokens_held:
             fit = int(info.kv_tokens / stats.mean_tokens_held)
@@ -85,8 +93,13 @@ def notes(run: Run, arm: ArmInfo, cells: Sequence[CellRecord]) -> list[str]:
         )
     if baseline is not None and run.info.resident is False:
         said.append("the engines took turns in memory, so the sides of a pair were minutes apart")
-    if any(record.client_cpu > 0.9 for record in cells):
+    if any(record.client_cpu > CLIENT_LIMIT for record in cells):
         said.append("the load client itself was near its limit")
+    if held := [record for record in cells if record.rate_limited]:
+        requests, seconds = sum(one.rate_limited or 0 for one in held), sum(one.held_back or 0.0 for one in held)
+        said.append(
+            f"a rate limit of {_and_all(held)} held back {_count(requests, 'request')} for {seconds:.0f} s in all"
+        )
     if run.info.workload.reuse:
         said.append(REUSED)
     digests: dict[int, set[str]] = {}
@@ -127,6 +140,10 @@ def _collapsed(arms: dict[str, ArmInfo], stats: Sequence[LevelStats]) -> Iterato
 
 def _named(arm: ArmInfo, level: LevelStats) -> str:
     return f"{arm.name} at {level.concurrency}" + (f" ({arm.scheduling})" if arm.scheduling else "")
+
+
+def _and_all(cells: Sequence[CellRecord]) -> str:
+    return " and ".join(sorted({one.served_by for one in cells}))
 
 
 def _count(number: int, noun: str) -> str:

@@ -157,6 +157,7 @@ async def measure(
             f"{client.endpoint.base_url}: every request of the cell {plan.key} failed: {measured[0].error}"
         )
     seconds = time.perf_counter() - start
+    held = [answer for _, answer in answers if answer.rate_limited]
     edges = (window.opened, window.closed) if window.opened and window.closed else None
     return CellRecord(
         cell=plan.key,
@@ -172,6 +173,8 @@ async def measure(
         counters=readings,
         running_peak=max(peak, default=None),
         client_cpu=round((time.process_time() - cpu) / seconds, 4),
+        rate_limited=len(held) or None,
+        held_back=round(sum(answer.held_back for answer in held), 3) if held else None,
         prompts_digest=_prompts_digest(plan.jobs),
     )
 
@@ -224,6 +227,8 @@ def _record(client: Client, plan: CellPlan, job: Job, answer: Answer, start: flo
         prompt_ids_hash=_ids_hash(answer.prompt_ids),
         answer_ids_hash=_ids_hash(answer.answer_ids) if len(answer.answer_ids) == answer.completion_tokens else None,
         passes=answer.passes(client.endpoint, plan.speculates) if answer.error is None else None,
+        rate_limited=answer.rate_limited or None,
+        held_back=round(answer.held_back, 4) if answer.rate_limited else None,
         error=answer.error,
     )
 

@@ -276,7 +276,7 @@ def _level(
         speedup = math.exp(mean)
         low, high = (math.exp(mean - half), math.exp(mean + half)) if math.isfinite(half) else (None, None)
     peaks = running_peaks(run, arm.name, ours.concurrency)
-    reason = no_verdict(run, arm, ours, theirs, pairs, peaks)
+    reason = no_verdict(run, arm, ours, theirs, pairs, peaks, cells)
     withheld = bool(reason)
     verdict: Verdict = "inconclusive"
     if not reason and low is not None and high is not None:

@@ -87,7 +87,8 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
         endpoint = None
         if arm.url is not None:
             progress.stage(f"asking {arm.url}")
-            endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env, min(plan.stall, ANSWERS_SOON), arm.key_file)
+            soon = min(plan.stall, ANSWERS_SOON)
+            endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env, soon, arm.key_file)
         found = describe(arm, endpoint)
         return found.model_copy(update={"precision": ask.precision}) if ask.precision else found
 
@@ -98,7 +99,7 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
         "temperature": plan.sampling.temperature,
         "ignore_eos": plan.sampling.ignore_eos,
     }
-    chosen_for_this_run = ask.seed is None and ask.base_url is not None and plan.workload.size is None
+    chosen_for_this_run = ask.seed is None and any(arm.outlives_us for arm in plan.arms) and plan.workload.size is None
     launched = any(arm.profile for arm in plan.arms)
     machine = hardware()
     parts = {

@@ -70,6 +70,8 @@ class RequestRecord(BaseModel):
     prompt_ids_hash: str | None = Field(None, description="of the prompt's token ids, where the engine tells them")
     answer_ids_hash: str | None = Field(None, description="of the answer's token ids, where the engine tells them")
     passes: tuple[int, int] | None = Field(None, description="bounds of the target passes, the prefill included")
+    rate_limited: int | None = Field(None, description="attempts that a rate limit refused; absent: none")
+    held_back: float | None = Field(None, description="seconds from the first attempt to `sent`, the last one")
     error: str | None = None
 
 
@@ -109,6 +111,10 @@ class CellRecord(BaseModel):
     )
     running_peak: float | None = Field(None, description="highest running count seen on /metrics")
     client_cpu: float = Field(description="the client's share of one core during the cell")
+    rate_limited: int | None = Field(
+        None, description="requests that a rate limit held back, warm-up too; absent: none"
+    )
+    held_back: float | None = Field(None, description="seconds that they were, all together")
     prompts_digest: str
 
     @property

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from toolkit.analysis.audit.judgement import LEVELS, Judgement
 from toolkit.analysis.escape import one_line
-from toolkit.cli.options import AsJson, Changes, print_json
+from toolkit.cli.options import ApiKeyEnv, ApiKeyFile, AsJson, Changes, print_json
 from toolkit.terminal import SweepProgress, err, out, say
 
 app = typer.Typer()
@@ -24,7 +24,8 @@ def audit(
     base_url: Annotated[str | None, typer.Option(help="A running server that speculates.")] = None,
     reference_url: Annotated[str | None, typer.Option(help="The same model without speculation, running.")] = None,
     model: Annotated[str | None, typer.Option(help="The model's name on the running servers.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
+    api_key_env: ApiKeyEnv = None,
+    api_key_file: ApiKeyFile = None,
     tokens: Annotated[int, typer.Option(help="Tokens to sample from each side.")] = 3000,
     temperature: Annotated[float, typer.Option(help="Of the sampled tokens; temperature 0 is audited anyway.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest, 16 at most; else from all.")] = None,
@@ -47,6 +48,7 @@ def audit(
         reference_url=reference_url,
         model=model,
         api_key_env=api_key_env,
+        api_key_file=api_key_file,
         changes=changes or (),
         how=Sampled(tokens=tokens, temperature=temperature, top_k=top_k),
         run=run,

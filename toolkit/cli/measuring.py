@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.options import AsJson, Changes, ProfileName, print_json
+from toolkit.cli.options import ApiKeyEnv, ApiKeyFile, AsJson, Changes, ProfileName, print_json
 from toolkit.cli.reading import print_cost, print_crossover
 from toolkit.terminal import SweepProgress, err, out, say
 
@@ -39,7 +39,8 @@ def sweep(
     base_url: Annotated[str | None, typer.Option(help="A running server, like http://localhost:8000/v1.")] = None,
     baseline_url: Annotated[str | None, typer.Option(help="A running server without speculation.")] = None,
     model: Annotated[str | None, typer.Option(help="The model's name on the running server.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
+    api_key_env: ApiKeyEnv = None,
+    api_key_file: ApiKeyFile = None,
     workload: Annotated[
         str | None,
         typer.Option(
@@ -75,6 +76,7 @@ def sweep(
         baseline_url=baseline_url,
         model=model,
         api_key_env=api_key_env,
+        api_key_file=api_key_file,
         workload=workload,
         concurrency=concurrency,
         rounds=rounds,
@@ -149,7 +151,8 @@ def verify_cost(
     ] = None,
     baseline_url: Annotated[str | None, typer.Option(help="A running server without speculation.")] = None,
     model: Annotated[str | None, typer.Option(help="The model's name on the running server.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
+    api_key_env: ApiKeyEnv = None,
+    api_key_file: ApiKeyFile = None,
     changes: Changes = None,
     repeats: Annotated[int, typer.Option(help="Readings per point.")] = 9,
     run: Annotated[
@@ -168,6 +171,7 @@ def verify_cost(
         baseline_url=baseline_url,
         model=model,
         api_key_env=api_key_env,
+        api_key_file=api_key_file,
         changes=changes or (),
         repeats=repeats,
         run=run,

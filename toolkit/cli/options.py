@@ -13,6 +13,15 @@ ProfileName = Annotated[str, typer.Option("--profile", "-p", help="A shipped nam
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, like limits.max_num_seqs=32.")
 ]
+Allow = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT,...",
+        help="Compare although these differ, and say so: depth, prompts, tokens, sampling, temperature, target.",
+    ),
+]
+ApiKeyEnv = Annotated[str | None, typer.Option(help="Environment variable that holds the key.")]
+ApiKeyFile = Annotated[str | None, typer.Option(help="File that holds the key.", metavar="PATH")]
 RunFolder = Annotated[Path, typer.Argument(help="A Run directory, as `toolkit sweep` names it.")]
 
 
@@ -22,6 +31,11 @@ def whole_numbers(flag: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{flag} {text}: whole numbers with commas between them, like 1,4,16,64.") from None
+
+
+def allowed(text: str | None) -> list[str]:
+    """The kinds that --allow names."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def print_json(value: Any) -> None:

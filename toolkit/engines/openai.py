@@ -1,10 +1,17 @@
-"""Any other OpenAI-compatible endpoint: tokens by `usage`, acceptance unavailable, nothing to launch."""
+"""Any other OpenAI-compatible endpoint: tokens by `usage`, acceptance unavailable, nothing to launch.
+
+One kind of them tells of its drafts: LM Studio, of which the names are documented in its API changelog, 0.3.10
+(https://lmstudio.ai/docs/developer/api-changelog). They stand in `stats` of the response, or in `usage` (as seen in
+logs of its 0.4.24). It tells no steps.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts
 from toolkit.errors import InputError
+
+_DRAFT_COUNTS = ("total_draft_tokens_count", "accepted_draft_tokens_count", "ignored_draft_tokens_count")
 
 
 class OpenAIEndpoint:
@@ -17,9 +24,10 @@ class OpenAIEndpoint:
     version_at: tuple[str, str] | None = None
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
+        how = f"--profile {profile.name}` or `toolkit sweep --base-url URL" if profile.endpoint else "--base-url URL"
         raise InputError(
-            f"profile {profile.name}: engine openai is an endpoint that already runs; "
-            "use `toolkit sweep --base-url URL`."
+            f"profile {profile.name}: engine openai is an endpoint that already runs, there is nothing to launch; "
+            f"use `toolkit sweep {how}`."
         )
 
     def installed_version(self) -> str | None:
@@ -32,6 +40,12 @@ class OpenAIEndpoint:
         return "an endpoint that already runs has the schedule that it was started with"
 
     def check(self, profile: Profile, configs: Callable[[str], str]) -> list[str]:
+        """What is wrong without asking the service; it has no parser of its own here."""
+        if profile.endpoint is None:
+            return [
+                "engine openai needs `endpoint:` with the url of a service that runs, and key_env or key_file where it "
+                "asks for a key."
+            ]
         return []
 
     def request_fields(self) -> dict[str, Any]:
@@ -47,6 +61,12 @@ class OpenAIEndpoint:
         return None
 
     def spec_counts(self, chunk: dict[str, Any]) -> SpecCounts | None:
+        """Of LM Studio: draft tokens that the target did not get to see (`ignored`) were not drafted, as we count."""
+        for found in (chunk.get("stats"), chunk.get("usage")):
+            if isinstance(found, dict) and _DRAFT_COUNTS[0] in found:
+                total, accepted, ignored = (found.get(name, 0) for name in _DRAFT_COUNTS)
+                if all(type(count) is int and count >= 0 for count in (total, accepted, ignored)):
+                    return SpecCounts(steps=None, drafted=total - ignored, accepted=accepted)
         return None
 
     def passes(self, completion_tokens: int, chunk_sizes: Sequence[int], counts: SpecCounts) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from toolkit import __version__
 from toolkit.analysis.arms import Arm, Live, can_stay_resident
-from toolkit.analysis.ask import arm_of
+from toolkit.analysis.ask import arm_of, refuse_beside_profile
 from toolkit.analysis.audit import questions
 from toolkit.analysis.audit.asking import SCORED, Asking, RefusedError, Request
 from toolkit.analysis.audit.distribution import judge_transforms, power
@@ -49,6 +49,7 @@ class AuditAsk:
     reference_url: str | None = None
     model: str | None = None
     api_key_env: str | None = None
+    api_key_file: str | None = None
     changes: Sequence[str] = ()
     how: Sampled = field(default_factory=Sampled)
     run: Path | None = None
@@ -266,16 +267,15 @@ def _arms(ask: AuditAsk) -> tuple[Arm, Arm]:
             )
         if ask.reference_url.rstrip("/") == ask.base_url.rstrip("/"):
             raise InputError("--reference-url is the same server as --base-url: it must run without speculation.")
-        return (
-            Arm("arm", url=ask.base_url, model=ask.model, key_env=ask.api_key_env),
-            Arm("reference", url=ask.reference_url, model=ask.model, key_env=ask.api_key_env),
+        arm, reference = (
+            Arm(name, url=url, model=ask.model, key_env=ask.api_key_env, key_file=ask.api_key_file)
+            for name, url in (("arm", ask.base_url), ("reference", ask.reference_url))
         )
+        return arm, reference
     assert ask.profile is not None
     if ask.reference_url is not None:
         raise InputError("--reference-url goes with --base-url; with --profile name a --baseline profile.")
-    for flag, value in (("--model", ask.model), ("--api-key-env", ask.api_key_env)):
-        if value is not None:
-            raise InputError(f"{flag} goes with --base-url; a profile says it itself.")
+    refuse_beside_profile(ask.model, ask.api_key_env, ask.api_key_file)
     profile = load_profile(ask.profile, ask.changes)
     if profile.speculation is None:
         raise InputError(f"profile {profile.name} does not speculate: there is nothing to audit.")

@@ -43,6 +43,7 @@ class CostAsk:
     baseline_url: str | None = None
     model: str | None = None
     api_key_env: str | None = None
+    api_key_file: str | None = None
     changes: Sequence[str] = ()
     repeats: int = REPEATS
     run: Path | None = None
@@ -204,12 +205,15 @@ def _arms(ask: CostAsk) -> tuple[Arm, list[Arm]]:
         baseline_url=ask.baseline_url,
         model=ask.model,
         api_key_env=ask.api_key_env,
+        api_key_file=ask.api_key_file,
         changes=ask.changes,
     )
     arms, baseline = arms_of(named)
     if not ask.profiles:
         return (baseline, arms) if baseline else (arms[0], [])
     profiles = [arm.profile for arm in arms if arm.profile is not None]
+    if len(profiles) < len(arms):
+        raise InputError("--profile: a service at an endpoint is not launched here; measure its steps with --base-url.")
     bare = {
         without_speculation(profile, "").model_dump_json(exclude={"description", "sources"}) for profile in profiles
     }

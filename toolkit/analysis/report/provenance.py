@@ -30,7 +30,8 @@ def again(run: Run) -> Section:
     if info.workload.size is not None:
         remarks.append(f"The workload is a file of {info.workload.size} prompts with SHA-256 {info.workload.digest}.")
     if any(arm.base_url for arm in info.arms):
-        remarks.append("A key of a server goes into --api-key-env; it is not written down.")
+        where = "lies where its profile says" if info.profiles else "goes into --api-key-env or --api-key-file"
+        remarks.append(f"A key of a server {where}; it is not written down.")
     commands = [
         info.part_of or sweep_command(run),
         *(["toolkit", verb, str(run.folder)] for verb in ("crossover", "report")),
@@ -72,12 +73,13 @@ def sweep_command(run: Run) -> list[str]:
 
 def _arms(info: RunInfo) -> list[str]:
     first, baseline = info.arms[0], info.baseline
-    if first.base_url is not None:
+    if first.base_url is not None and not info.profiles:
         parts = ["--base-url", first.base_url, "--model", first.model]
         parts += ["--baseline-url", baseline.base_url] if baseline and baseline.base_url else []
         return [*parts, "--precision", first.precision] if first.precision else parts
     asked = info.profiles or [arm.name for arm in info.arms]
     parts = [part for profile in asked for part in ("--profile", profile)]
+    parts += ["--precision", first.precision] if first.base_url is not None and first.precision else []
     if info.baseline_profile is not None:
         return [*parts, "--baseline", info.baseline_profile]
     if baseline is None:
