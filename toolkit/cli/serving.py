@@ -58,7 +58,7 @@ def profiles_check(
     When none is named, profiles of an engine that is not installed here are passed over, and said to be.
     """
     from toolkit.errors import EngineError
-    from toolkit.launch.check import check_profile
+    from toolkit.launch.check import check_profile, remarks
     from toolkit.launch.profile import shipped_profiles
 
     found: dict[str, list[str]] = {}
@@ -72,14 +72,25 @@ def profiles_check(
             passed_over[name] = error
     if not found and passed_over:
         raise next(iter(passed_over.values()))
+    told = {name: remarks(name, changes or (), engine) for name in found}
     if as_json:
-        checked = [{"profile": name, "ok": not problems, "problems": problems} for name, problems in found.items()]
+        checked = [
+            {
+                "profile": name,
+                "ok": not problems,
+                "problems": problems,
+                **({"remarks": told[name]} if told[name] else {}),
+            }
+            for name, problems in found.items()
+        ]
         print_json([*checked, *({"profile": name, "ok": None, "problems": []} for name in passed_over)])
     else:
         for name, problems in found.items():
             out.print(f"{'ok ' if not problems else 'BAD'} {escape(name)}")
             for problem in problems:
                 say(f"    {problem}")
+            for remark in told[name]:
+                say(f"    {remark}")
         for name in passed_over:
             out.print(f"--  {escape(name)}")
     for reason in dict.fromkeys(str(error) for error in passed_over.values()):

@@ -1,8 +1,11 @@
 """Would the engine accept a profile? Its own validators on the profile's argv, without GPU, weights or network."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from toolkit.engines import engine
+from toolkit.engines.contract import HostedAt
 from toolkit.errors import InputError
 from toolkit.launch.models import config_folder
 from toolkit.launch.profile import load_profile
@@ -23,3 +26,24 @@ def check_profile(name: str, changes: Sequence[str] = (), engine_name: str | Non
     except InputError as error:
         return [str(error)]
     return [" ".join(filter(None, [one, known_cause(one, adapter.known_failures)])) for one in found]
+
+
+def remarks(name: str, changes: Sequence[str] = (), engine_name: str | None = None) -> list[str]:
+    """What a check cannot know of a service at an endpoint, since it asks nobody, and whether its key is here."""
+    profile = load_profile(name, changes, engine_name)
+    if profile.endpoint is None:
+        return []
+    said = [f"nothing was sent: only a sweep shows whether {profile.endpoint.url} serves {profile.served_model}"]
+    return [*said, *_key(profile.endpoint)]
+
+
+def _key(at: HostedAt) -> list[str]:
+    if at.key_env is not None and not os.environ.get(at.key_env, "").strip():
+        return [f"the environment variable {at.key_env}, which holds the key, is not set here"]
+    if at.key_file is not None:
+        try:
+            there = Path(at.key_file).expanduser().is_file()
+        except (RuntimeError, OSError, ValueError):
+            there = False
+        return [] if there else [f"the file {at.key_file}, which holds the key, is not here"]
+    return []
