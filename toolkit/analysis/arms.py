@@ -14,8 +14,8 @@ from toolkit.analysis.run import ArmInfo
 from toolkit.engines import engine
 from toolkit.engines.contract import Counters, Profile
 from toolkit.launch.container import image_digest
-from toolkit.launch.models import model_identity
-from toolkit.launch.server import Server, begin, closing_all, command, free_port, wait_ready
+from toolkit.launch.models import model_identity, resolve_model
+from toolkit.launch.server import Server, begin, closing_all, free_port, wait_ready
 
 # Of a CPU engine beside its KV cache: three processes and the weights of a small model. Seen for the lab model under
 # load, as proportional set size less the 2 GiB of KV cache: 2.1 plain, 2.2 with n-gram lookup, 2.5 with a draft model.
@@ -51,15 +51,21 @@ def describe(arm: Arm, endpoint: Endpoint | None) -> ArmInfo:
             base_url=endpoint.base_url,
             facts=dict(endpoint.facts),
         )
-    profile, what = arm.profile, command(arm.profile, dry=True)
+    profile, asked = arm.profile, list[str]()
+
+    def resolve(name: str) -> str:
+        asked.append(name)
+        return resolve_model(name, dry=True)
+
+    what = engine(profile.engine).command(profile, resolve)
     speculation = profile.speculation
     return ArmInfo(
         name=arm.name,
         engine=profile.engine,
         engine_version=None if profile.container else engine(profile.engine).installed_version(),
         model=profile.target.model,
-        model_identity=model_identity(profile.target.model),
-        precision=profile.target.quantization or profile.target.dtype,
+        model_identity=model_identity(asked[0]),  # the target's: of its folder or of another file, as the engine wants
+        precision=what.precision or profile.target.quantization or profile.target.dtype,
         method=speculation.method if speculation else "none",
         num_speculative_tokens=speculation.num_speculative_tokens if speculation else None,
         draft=speculation.draft if speculation else None,
@@ -76,14 +82,9 @@ def key_part(arm: Arm, info: ArmInfo) -> dict[str, Any]:
     """What of an arm can change a number: not its port, its paths, its label."""
     if arm.profile is None:
         return {"url": info.base_url, "model": info.model, "version": info.engine_version, "facts": info.facts}
-    identities = {
-        name: model_identity(name)
-        for name in (arm.profile.target.model, arm.profile.speculation.draft if arm.profile.speculation else None)
-        if name
-    }
     target = arm.profile.target.model_copy(update={"served_name": "a label"})  # else the model's path
     bare = arm.profile.model_copy(update={"server": type(arm.profile.server)(), "target": target})
-    what = engine(bare.engine).command(bare, lambda name: identities.get(name, name))
+    what = engine(bare.engine).command(bare, model_identity)
     env = {name: value for name, value in what.env.items() if name != "LD_PRELOAD"}
     preload = [path.rsplit("/", 1)[-1] for path in what.env.get("LD_PRELOAD", "").split(":") if path]
     return {
@@ -138,9 +139,7 @@ class Live:
         if arm.profile is not None:
             return arm.profile.speculation is not None
         counters = self.counters.get(arm.name)
-        if counters is None or counters.iterations is None:
-            return None
-        return counters.drafts is not None
+        return counters.speculates if counters is not None else None
 
     def check(self, arm: Arm) -> None:
         """Raises EngineError when the arm's engine, launched here, has died."""

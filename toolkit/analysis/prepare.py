@@ -163,8 +163,8 @@ def _with_what_was_seen(info: RunInfo, live: Live) -> RunInfo:
         found: dict[str, Any] = {}
         if counters is not None:
             found = {"kv_tokens": counters.kv_tokens}
-            if arm.speculates is None and counters.iterations is not None:
-                found["speculates"] = counters.drafts is not None
+            if arm.speculates is None:
+                found["speculates"] = counters.speculates
         if arm.engine_version is None and arm.name in live.versions:
             found["engine_version"] = live.versions[arm.name]
         if arm.name in live.images:

@@ -4,12 +4,15 @@ import difflib
 
 from toolkit.engines.contract import Engine
 from toolkit.engines.lab import LabReference
+from toolkit.engines.llamacpp import LlamaCpp
 from toolkit.engines.openai import OpenAIEndpoint
 from toolkit.engines.sglang import SGLang
 from toolkit.engines.vllm import VLLM
 from toolkit.errors import InputError
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (VLLM(), OpenAIEndpoint(), LabReference(), SGLang())}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (VLLM(), OpenAIEndpoint(), LabReference(), SGLang(), LlamaCpp())
+}
 
 
 def engine(name: str) -> Engine:

@@ -238,13 +238,15 @@ class Profile(Strict):
 class Command:
     """What would run: argv, the environment variables that are set on top of ours, and the container.
 
-    `filled_in` says what the profile left open and the adapter chose, each like a line of the profile.
+    `filled_in` says what the profile left open and the adapter chose, each like a line of the profile. `precision` is
+    what the weights are stored in, where their file says that and the profile does not.
     """
 
     argv: tuple[str, ...]
     env: dict[str, str]
     container: Container | None = None
     filled_in: tuple[str, ...] = ()
+    precision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,8 @@ class SpecCounts:
     `per_step_*` are lists over the steps that carried a draft, in order; None when the engine gives only sums.
     `accepted_histogram[i]` is the number of drafted steps that kept exactly i draft tokens (trailing zeros may be
     missing). `own` are the engine's own ratios under its own names, to be shown beside ours and never computed with.
+    `passes` is the number of target passes where the engine's reports tell it exactly, and `tokens` the completion
+    tokens of the request so far, where an engine tells them chunk by chunk.
     """
 
     steps: int | None
@@ -266,6 +270,12 @@ class SpecCounts:
     per_step_accepted: list[int] | None = None
     accepted_histogram: list[int] | None = None
     own: dict[str, float] = field(default_factory=dict)
+    passes: int | None = None
+    tokens: int | None = None
+
+    def following(self, earlier: "SpecCounts | None") -> "SpecCounts":
+        """What is known of a request after this report and the `earlier` ones; most engines tell all at once."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +296,15 @@ class Counters:
     running: float | None = None
     waiting: float | None = None
     kv_tokens: float | None = None
+    zero_drafts_tell: bool = True
+    """False of an engine that counts drafts on every page, from zero, on a server that cannot draft as well."""
+
+    @property
+    def speculates(self) -> bool | None:
+        """Whether the server drafts, as far as its page tells."""
+        if self.iterations is None or (not self.drafts and self.drafts is not None and not self.zero_drafts_tell):
+            return None
+        return self.drafts is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,39 @@ def ensure_lab_model(folder: Path | None = None) -> Path:
     return target
 
 
+def lab_gguf_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the GGUF file that the lab model is made of lies, downloaded or not: beside the model's folder."""
+    folder = lab_model_folder(environment)
+    return folder.with_name(f"{folder.name}.Q4_1.gguf")
+
+
+def ensure_lab_gguf() -> Path:
+    """Return the lab model's GGUF file, downloaded (93 MB) if it is not there. It appears whole or not at all.
+
+    Raises as `ensure_lab_model` does.
+    """
+    target = lab_gguf_file().absolute()
+    if target.is_file():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(target.with_name(f".{target.name}.lock")):
+            if not target.is_file():
+                work = target.with_name(f".{target.name}.partial")
+                shutil.rmtree(work, ignore_errors=True)
+                work.mkdir()
+                try:
+                    _fetch_gguf(work).replace(target)
+                finally:
+                    shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise InputError(
+            f"The lab model's GGUF file cannot be written to {target}: {error}. "
+            f"Make room or give access there, or set {FOLDER_VARIABLE} to another folder, beside which it then lies."
+        ) from error
+    return target
+
+
 def convert_gguf(gguf: Path, folder: Path) -> None:
     """Write the model and tokenizer of a GGUF file to `folder` in Hugging Face form, dequantized to bfloat16.
 

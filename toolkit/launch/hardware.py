@@ -13,7 +13,7 @@ from toolkit.engines.contract import is_secret
 
 _MATTERS = (
     *("VLLM_", "SGLANG_", "CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "KMP_", "LD_PRELOAD"),
-    "TOOLKIT_CPU_REPAIR",
+    *("LLAMA_ARG_", "GGML_", "TOOLKIT_CPU_REPAIR"),
 )
 
 

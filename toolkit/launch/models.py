@@ -5,26 +5,53 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit.engines.llamacpp import GGUF
 from toolkit.errors import InputError
-from toolkit.lab.model import LAB_MODEL, ensure_lab_model, lab_model_folder
+from toolkit.lab.model import (
+    GGUF_SHA256,
+    LAB_MODEL,
+    ensure_lab_gguf,
+    ensure_lab_model,
+    lab_gguf_file,
+    lab_model_folder,
+)
 
 
 def resolve_model(name: str, dry: bool = False) -> str:
     """What an engine is given for `name`: the lab model's folder, a local folder, or the hub name.
 
-    The lab model is built on first use, unless this is `dry`.
+    The lab model is built on first use, unless this is `dry`. An engine that asks for `gguf:NAME` is given a GGUF file.
 
-    Raises InputError for a local folder that does not exist or holds no config.json, EngineError when the lab's model
-    cannot be fetched.
+    Raises InputError for a local folder that does not exist or holds no config.json, and where a GGUF file is wanted
+    and there is none, or the other way round; EngineError when the lab's model cannot be fetched.
     """
+    if name.startswith(GGUF):
+        return _gguf(name.removeprefix(GGUF), dry)
     if name == LAB_MODEL:
         return str(lab_model_folder() if dry else ensure_lab_model())
     if is_local(name):
         folder = _folder(name)
+        if name.endswith(".gguf"):
+            raise InputError(
+                f"model {name}: a GGUF file is for `engine: llamacpp`; this engine takes a folder with a config.json."
+            )
         if not (folder / "config.json").is_file():
             raise InputError(f"model {name}: the folder does not exist or holds no config.json.")
         return str(folder.resolve())
     return name
+
+
+def _gguf(name: str, dry: bool) -> str:
+    if name == LAB_MODEL:
+        return str(lab_gguf_file() if dry else ensure_lab_gguf())
+    if not name.endswith(".gguf"):
+        raise InputError(
+            f"model {name}: llama.cpp takes a GGUF file of this machine, as a path that ends in .gguf; "
+            f"of the lab's models it is {LAB_MODEL}."
+        )
+    if not _folder(name).is_file():
+        raise InputError(f"model {name}: there is no such file.")
+    return str(_folder(name).resolve())
 
 
 def _folder(name: str) -> Path:
@@ -54,8 +81,16 @@ def config_folder(name: str) -> str:
 def model_identity(name: str) -> str:
     """What tells one model from another whatever the path: the hub name, or a digest of a folder's content.
 
-    Of a folder: its config.json and tokenizer byte by byte, its weight files by name and size.
+    Of a folder: its config.json and tokenizer byte by byte, its weight files by name and size. Of a GGUF file: its
+    first MiB, where it describes itself, and its size.
     """
+    if name == f"{GGUF}{LAB_MODEL}":
+        return f"sha256:{GGUF_SHA256[:16]}"  # what is not that file is not kept
+    if name.startswith(GGUF):
+        file = Path(resolve_model(name))
+        with file.open("rb") as opened:
+            head = opened.read(1 << 20)
+        return f"sha256:{hashlib.sha256(head + str(file.stat().st_size).encode()).hexdigest()[:16]}"
     if not is_local(name) and name != LAB_MODEL:
         return name
     digest = hashlib.sha256()

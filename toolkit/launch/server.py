@@ -123,7 +123,9 @@ def begin(profile: Profile, purpose: Literal["serve", "sweep"] = "serve") -> Ser
     try:
         process, tree = start(argv, env, log)
     except OSError as error:
-        raise EngineError(f"{argv[0]} cannot be started: {error.strerror}.") from None
+        said = f"{argv[0]} cannot be started: {error.strerror}."
+        advice = known_cause(said, engine(profile.engine).known_failures)
+        raise EngineError(" ".join(filter(None, [said, advice]))) from None
     reach = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     entry = ServerEntry(
         name=profile.name,
