@@ -6,10 +6,10 @@ STAMP  := $(VENV)/.installed
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help venv model demo test test-unit lint evidence clean
+.PHONY: help venv model lab-llamacpp demo test test-unit lint evidence clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## everything into .venv: the engine (vLLM on a CPU), the toolkit, the tools of its tests
 
@@ -40,6 +40,9 @@ $(STAMP): requirements/torch-cpu.txt requirements/lab.txt pyproject.toml
 
 model: venv ## the lab model, SmolLM2-135M-Instruct, built once in ~/.cache/toolkit (or in $TOOLKIT_LAB_MODEL)
 	@$(VENV)/bin/python -m toolkit.lab.model >/dev/null
+
+lab-llamacpp: venv ## llama.cpp's llama-server in ~/.cache/toolkit, from source (15 minutes of a core; needs cmake, g++)
+	@$(VENV)/bin/python -m toolkit.lab.llamacpp >/dev/null
 
 demo: venv model ## does it work here? the lab, end to end
 	@$(VENV)/bin/toolkit demo
