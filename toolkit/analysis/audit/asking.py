@@ -3,8 +3,9 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import httpx
 
 from toolkit.analysis.audit.replies import LOWEST, MOST_IDS, Question, Ranked, Reply, Side, reply_of
 from toolkit.analysis.endpoint import Endpoint
+from toolkit.analysis.rate_limit import pause_asked, too_long
 from toolkit.engines.contract import SpecCounts
 from toolkit.errors import EngineError, InputError
 
@@ -114,7 +116,7 @@ class Asking:
 
     async def _stream(self, url: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         try:
-            async with self.client.stream("POST", url, json=body) as response:
+            async with self._answered(url, body) as response:
                 if response.status_code != 200:
                     raise self._failure(response.status_code, (await response.aread()).decode("utf-8", "replace"))
                 async for line in response.aiter_lines():
@@ -126,6 +128,18 @@ class Asking:
         except httpx.HTTPError as error:
             raise EngineError(f"{self.endpoint.name}: {self._told(str(error) or type(error).__name__)}.") from None
 
+    @asynccontextmanager
+    async def _answered(self, url: str, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
+        """The first response that no rate limit gave, or that asks to wait too long."""
+        begun = time.monotonic()
+        while True:
+            async with self.client.stream("POST", url, json=body) as response:
+                pause = pause_asked(response.status_code, response.headers)
+                if pause is None or too_long(pause, time.monotonic() - begun):
+                    yield response
+                    return
+            await asyncio.sleep(pause)
+
     async def _score(self, prompt: list[int], emitted: list[int]) -> Scores:
         body = {
             "model": self.endpoint.model,
@@ -135,7 +149,8 @@ class Asking:
             "prompt_logprobs": SCORED,
         }
         try:
-            response = await self.client.post(f"{self.endpoint.base_url}/completions", json=body)
+            async with self._answered(f"{self.endpoint.base_url}/completions", body) as response:
+                await response.aread()
         except httpx.HTTPError as error:
             raise EngineError(f"{self.endpoint.name}: {self._told(str(error) or type(error).__name__)}.") from None
         if response.status_code != 200:
