@@ -177,7 +177,7 @@ class Live:
             if url is not None and arm.name not in self._endpoints:
                 model = arm.profile.served_model if arm.profile else arm.model
                 self._endpoints[arm.name] = find_endpoint(arm.name, url, model, arm.key_env, key_file=arm.key_file)
-                found = _counters_now(self._endpoints[arm.name])
+                found = counters_now(self._endpoints[arm.name])
                 if found is not None:
                     self.counters[arm.name] = found
                 if version := self._endpoints[arm.name].version:
@@ -188,7 +188,8 @@ class Live:
         self.on_up()
 
 
-def _counters_now(endpoint: Endpoint) -> Counters | None:
+def counters_now(endpoint: Endpoint) -> Counters | None:
+    """One reading of the endpoint's counters; None when it shows none that we can read."""
     try:
         answer = httpx.get(endpoint.metrics_url, headers=endpoint.headers, timeout=10, trust_env=False)
         return endpoint.counters(answer.text) if answer.status_code == 200 else None

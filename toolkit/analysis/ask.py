@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from toolkit.analysis.arms import Arm, can_stay_resident
 from toolkit.analysis.client import Sampling
 from toolkit.analysis.endpoint import is_address
+from toolkit.analysis.further_fields import read_fields, refuse_fields
 from toolkit.analysis.sweep import Plan
 from toolkit.analysis.workload import load_workload
 from toolkit.engines import engine
@@ -49,6 +50,7 @@ class Ask:
     max_tokens: int | None = None
     temperature: float | None = None
     ignore_eos: bool = False
+    fields: Sequence[str] = ()
     seed: int | None = None
     budget: float | None = None
     timeout: float | None = None
@@ -192,6 +194,10 @@ def _plan(
                 f"--concurrency {max(levels)}: {arm.name} runs at most {most} requests at once; "
                 "leave the level out, or raise it with --set limits.max_num_seqs=N."
             )
+    further = read_fields(ask.fields)
+    for arm in [*arms, *([baseline] if baseline else [])]:
+        if arm.profile and arm.profile.speculation:
+            refuse_fields(arm.name, engine(arm.profile.engine), further)
     if ask.seed is None:
         defaults.append(f"seed {seed}")
     requests = {level: ask.requests or max(4 * level, 8) for level in levels}
@@ -207,6 +213,7 @@ def _plan(
             max_tokens=filled(ask.max_tokens, 128, "max_tokens"),
             temperature=filled(ask.temperature, 0.0, "temperature"),
             ignore_eos=ask.ignore_eos,
+            further=further,
         ),
         rounds=filled(rounds, DEFAULT_ROUNDS if baseline else 1, "rounds"),
         budget=ask.budget,

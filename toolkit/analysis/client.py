@@ -6,7 +6,8 @@ client that is the bottleneck measures itself.
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -30,10 +31,12 @@ class Sampling:
     max_tokens: int = 128
     temperature: float = 0.0
     ignore_eos: bool = False
+    further: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the engine's own, sent as they are."""
 
     def fields(self) -> dict[str, Any]:
         """The request's body fields; `ignore_eos` (an extension of vLLM and SGLang) only when asked for."""
-        body: dict[str, Any] = {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        body: dict[str, Any] = {**self.further, "max_tokens": self.max_tokens, "temperature": self.temperature}
         return {**body, "ignore_eos": True} if self.ignore_eos else body
 
 

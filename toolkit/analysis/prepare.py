@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import __version__
-from toolkit.analysis.arms import Arm, Live, describe, key_part
+from toolkit.analysis.arms import Arm, Live, counters_now, describe, key_part
 from toolkit.analysis.ask import DEFAULT_WORKLOAD, Ask, plan_of, seed_of
 from toolkit.analysis.endpoint import find_endpoint
+from toolkit.analysis.further_fields import refuse_fields
 from toolkit.analysis.run import ArmInfo, Recorder, Run, RunInfo, WorkloadInfo, find_unfinished, resume_key
 from toolkit.analysis.sweep import Plan, Progress, is_finished, run_sweep
 from toolkit.analysis.workload import load_workload
@@ -89,6 +90,8 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
             progress.stage(f"asking {arm.url}")
             soon = min(plan.stall, ANSWERS_SOON)
             endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env, soon, arm.key_file)
+            if plan.sampling.further and (there := counters_now(endpoint)) and there.drafts is not None:
+                refuse_fields(arm.name, endpoint.engine, plan.sampling.further)
         found = describe(arm, endpoint)
         return found.model_copy(update={"precision": ask.precision}) if ask.precision else found
 
@@ -98,6 +101,7 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
         "max_tokens": plan.sampling.max_tokens,
         "temperature": plan.sampling.temperature,
         "ignore_eos": plan.sampling.ignore_eos,
+        **({"fields": dict(plan.sampling.further)} if plan.sampling.further else {}),
     }
     chosen_for_this_run = ask.seed is None and any(arm.outlives_us for arm in plan.arms) and plan.workload.size is None
     launched = any(arm.profile for arm in plan.arms)

@@ -56,6 +56,10 @@ def sweep(
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer, tokens; 128.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Every answer has --max-tokens tokens.")] = False,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option("--field", metavar="NAME=VALUE", help="A further field of each request, like top_p=0.9."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Chooses the prompts of a generated workload.")] = None,
     target: Annotated[str | None, typer.Option(help="The row's label on the scoreboard.")] = None,
     precision: Annotated[str | None, typer.Option(help="For the scoreboard, like bf16.")] = None,
@@ -84,6 +88,7 @@ def sweep(
         max_tokens=max_tokens,
         temperature=temperature,
         ignore_eos=ignore_eos,
+        fields=fields or (),
         seed=seed,
         budget=budget * 60 if budget is not None else None,
         timeout=timeout,

@@ -6,7 +6,7 @@ The models are engine-neutral. An adapter (one file per engine beside this one) 
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
@@ -326,6 +326,8 @@ class Engine(Protocol):
     """What its servers say as `owned_by` in /v1/models: how a running server is told from another."""
     version_at: tuple[str, str] | None
     """Path from the server's root, and the key in its JSON object, where a running server tells its version."""
+    not_under_speculation: Mapping[str, str]
+    """Fields of a request that a speculating server refuses or ignores, each with that limit in words."""
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """The command that serves `profile`; `resolve` turns a model's name into what the engine is given.

@@ -7,7 +7,7 @@ of a profile only max_model_len means something here: it serves one request at a
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class LabReference:
     key_variable: str | None = None
     owners = frozenset({"toolkit-lab"})
     version_at: tuple[str, str] | None = None
+    not_under_speculation: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         self._dialect = VLLM()

@@ -5,7 +5,7 @@ One kind of them tells of its drafts: LM Studio, of which the names are document
 logs of its 0.4.24). It tells no steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts
@@ -22,6 +22,7 @@ class OpenAIEndpoint:
     key_variable: str | None = None
     owners: frozenset[str] = frozenset()
     version_at: tuple[str, str] | None = None
+    not_under_speculation: Mapping[str, str] = {}
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         how = f"--profile {profile.name}` or `toolkit sweep --base-url URL" if profile.endpoint else "--base-url URL"

@@ -10,7 +10,7 @@ environment. An argv is read by everyone on the machine, so a profile cannot giv
 that only you can read, pass `--config FILE` under engine_args, and name the key's variable with --api-key-env.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts
@@ -81,6 +81,10 @@ class SGLang:
     key_variable: str | None = None
     owners = frozenset({"sglang"})
     version_at: tuple[str, str] | None = ("/server_info", "version")
+    not_under_speculation: Mapping[str, str] = {
+        "min_p": "SGLang verifies by temperature, top_k and top_p alone and ignores min_p (eagle_sample in "
+        "srt/speculative/eagle_utils.py)"
+    }
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """argv and environment of the server; on a CPU the lab's launcher, which supplies the kernels that it lacks.

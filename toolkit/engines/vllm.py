@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts, Speculation
 from toolkit.engines.metrics import Page
+from toolkit.engines.vllm_defaults import NO_MIN_P, refuse_default_min_p
 from toolkit.errors import InputError
 
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 twice, and Arm
@@ -111,6 +112,7 @@ class VLLM:
     key_variable: str | None = "VLLM_API_KEY"
     owners = frozenset({"vllm"})
     version_at: tuple[str, str] | None = ("/version", "version")
+    not_under_speculation: Mapping[str, str] = dict.fromkeys(("min_p", "logit_bias"), NO_MIN_P)
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """argv and environment of the API server.
@@ -138,6 +140,7 @@ class VLLM:
         if limits.eager:
             argv.append("--enforce-eager")
         if profile.speculation:
+            refuse_default_min_p(profile, resolve(target.model))
             argv += ["--speculative-config", json.dumps(speculative_config(profile.speculation, resolve))]
             if options := _lookup_options(profile):
                 argv += ["--additional-config", json.dumps({"toolkit": options})]
