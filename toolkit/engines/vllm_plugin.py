@@ -1,10 +1,11 @@
 """What we change inside vLLM: the entry point `vllm.general_plugins`, run in every engine process. Cheap, idempotent.
 
-It marks our proposer as registered, so that its first log line, written in the worker that drafts, tells whether this
-ran there too (`VLLM_PLUGINS` may leave it out, a container may hold the code without the entry point): then the repair
-below is in place as well. vLLM finds the class by its path alone.
+It makes layer skip known to vLLM (vllm_layer_skip.py), and marks our proposer as registered, so that its first log
+line, written in the worker that drafts, tells whether this ran there too (`VLLM_PLUGINS` may leave it out, a container
+may hold the code without the entry point): then the repair below is in place as well. vLLM finds the class of prompt
+lookup by its path alone.
 
-Two faults of vLLM 0.32 on a CPU under speculation at temperature above 0:
+Two faults of vLLM 0.32 on a CPU under speculation at temperature above 0 (a third is told in vllm_seeds.py):
 
 - It emits garbage. `_expand_kernel_impl` (vllm/utils/cpu_triton_utils.py) hands its C++ kernel an int64 *copy* of
   `output` whenever that has another type, and never copies it back, so that temperature, top-k and top-p of the
@@ -21,6 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit import proposers
+from toolkit.engines import vllm_seeds
+from toolkit.engines.after_import import when_imported
+from toolkit.engines.vllm_layer_skip import register_layer_skip
 
 if TYPE_CHECKING:
     import torch
@@ -32,13 +36,15 @@ AFFECTED = ("0.32.",)
 
 
 def register() -> None:
-    """The entry point. Beside that mark it does nothing but on a CPU with an affected version."""
+    """The entry point. What it mends is mended on a CPU with an affected version alone."""
     from vllm.platforms import current_platform
     from vllm.version import __version__
 
     proposers.registered = True
+    register_layer_skip(__version__)
     if current_platform.is_cpu() and __version__.startswith(AFFECTED):
         _mend_top_k()
+        when_imported("vllm.v1.worker.cpu_model_runner", vllm_seeds.mend)
         if wants_repair(os.environ):
             _repair()
 

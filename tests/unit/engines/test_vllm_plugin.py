@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from toolkit import proposers
 from toolkit.engines import vllm_plugin
+from toolkit.engines.vllm_layer_skip import MODEL
 from toolkit.engines.vllm_plugin import SWITCH, OfAnyRows, expand, register, wants_repair
+from toolkit.proposers.layer_set import ARCHITECTURE
 
 DTYPES = [torch.float32, torch.float64, torch.int32, torch.int64]
 
@@ -107,11 +109,15 @@ class Vllm:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, version: str = "0.32.0", cpu: bool = True) -> None:
         self.kernels = SimpleNamespace(_expand_kernel_impl=broken)
         self.sampler = SimpleNamespace(apply_top_k_only=dying)
+        self.architectures: dict[str, str] = {}
+        self.registry = SimpleNamespace(models=self.architectures, register_model=self.architectures.__setitem__)
         modules: dict[str, dict[str, object]] = {
             "vllm": {},
             "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: cpu)},
             "vllm.version": {"__version__": version},
             "vllm.logger": {"init_logger": logging.getLogger},
+            "vllm.model_executor": {},
+            "vllm.model_executor.models": {"ModelRegistry": self.registry},
             "vllm.utils": {"cpu_triton_utils": self.kernels},
             "vllm.v1": {},
             "vllm.v1.sample": {},
@@ -154,6 +160,12 @@ class TestRegister:
             register()
         assert (vllm.done, len(caplog.records)) == ((True, True), 1)
         assert vllm.sampler.apply_top_k_only.top_k_only is dying
+
+    @pytest.mark.parametrize("cpu", [True, False])
+    def test_layer_skip_is_made_known(self, monkeypatch: pytest.MonkeyPatch, cpu: bool) -> None:
+        vllm = Vllm(monkeypatch, cpu=cpu)
+        register()
+        assert vllm.architectures == {ARCHITECTURE: MODEL}
 
     @pytest.mark.parametrize("cpu", [True, False])
     def test_our_proposer_can_tell_that_it_ran(self, monkeypatch: pytest.MonkeyPatch, cpu: bool) -> None:
