@@ -54,13 +54,14 @@ class BadStreamError(Exception):
 class EventStream:
     """Fills an `Answer` from an event stream. `started` is set at the first token."""
 
-    __slots__ = ("_answer", "_engine", "_rest", "_started")
+    __slots__ = ("_answer", "_engine", "_rest", "_shown", "_started")
 
     def __init__(self, endpoint: Endpoint, answer: Answer, started: asyncio.Event | None) -> None:
         self._engine = endpoint.engine
         self._answer = answer
         self._started = started
         self._rest = b""
+        self._shown = 0
 
     def feed(self, data: bytes, arrived: float) -> bool:
         """Bytes as they came, cut anywhere; true at the stream's own end mark. Raises BadStreamError."""
@@ -100,21 +101,25 @@ class EventStream:
         if chunk.get("error"):
             raise BadStreamError(f"the server sent an error: {message_of(json.dumps(chunk))}")
         engine, answer = self._engine, self._answer
-        usage = chunk.get("usage")
+        usage, so_far = chunk.get("usage"), None
         if isinstance(usage, dict):
             answer.prompt_tokens = _whole(usage.get("prompt_tokens"))
-            answer.completion_tokens = _whole(usage.get("completion_tokens"))
-        answer.counts = engine.spec_counts(chunk) or answer.counts
+            answer.completion_tokens = so_far = _whole(usage.get("completion_tokens"))
+        told = engine.spec_counts(chunk)
+        if told is not None:
+            answer.counts = told.following(answer.counts)
+            so_far = so_far if told.tokens is None else told.tokens
         answer.prompt_ids = answer.prompt_ids or engine.prompt_ids(chunk)
-        choices = chunk.get("choices")
-        if not choices:
-            return
-        choice = choices[0]
-        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
-        tokens = engine.chunk_tokens(chunk)
         answer.answer_ids += engine.answer_ids(chunk) or ()
+        choices = chunk.get("choices")
+        choice = choices[0] if choices else {}
+        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
         has_text = _has_text(choice.get("delta") or {})
         answer.text_seen = answer.text_seen or has_text
+        tokens = engine.chunk_tokens(chunk)
+        if tokens is None and so_far is not None and (has_text or self._shown):
+            # A server that tells the tokens so far with its text: those without text are in the next chunk that tells.
+            tokens, self._shown = max(0, so_far - self._shown), so_far
         if tokens or (tokens is None and has_text):
             answer.chunks.append((arrived, tokens))
             if answer.first is None:
