@@ -113,6 +113,7 @@ class LlamaCpp:
     key_variable: str | None = "LLAMA_API_KEY"
     owners = frozenset({"llamacpp"})
     version_at: tuple[str, str] | None = ("/props", "build_info")
+    not_under_speculation: Mapping[str, str] = {}
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """argv of llama-server: `llama-server` itself where none is found, so that the command can be shown anywhere.
