@@ -37,7 +37,7 @@ def read_gguf(path: Path) -> GGUFFacts:
             if file.read(4) != b"GGUF":
                 raise InputError(f"{path}: is no GGUF file.")
             found = _keys(file)
-    except (struct.error, UnicodeDecodeError, ValueError, MemoryError) as error:
+    except (ValueError, MemoryError, RecursionError) as error:
         raise InputError(f"{path}: is no whole GGUF file: {error}.") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}.") from None
@@ -51,11 +51,11 @@ def read_gguf(path: Path) -> GGUFFacts:
 
 def _keys(file: BinaryIO) -> dict[str, Any]:
     """Every key; of an array its length alone."""
-    _, _, count = struct.unpack("<IQQ", file.read(20))
+    _, _, count = struct.unpack("<IQQ", _read(file, 20))
     found = {}
     for _ in range(count):
         name = _string(file)
-        found[name] = _value(file, *struct.unpack("<I", file.read(4)))
+        found[name] = _value(file, *struct.unpack("<I", _read(file, 4)))
     return found
 
 
@@ -63,23 +63,30 @@ def _value(file: BinaryIO, kind: int) -> Any:
     if kind == _STRING:
         return _string(file)
     if kind == _ARRAY:
-        inner, length = struct.unpack("<IQ", file.read(12))
+        inner, length = struct.unpack("<IQ", _read(file, 12))
         if length > _LONGEST:
             raise ValueError(f"an array of {length} items")
         if inner in _SCALARS:
-            file.seek(length * struct.calcsize(_SCALARS[inner]), 1)
+            _read(file, length * struct.calcsize(_SCALARS[inner]))
         else:
             for _ in range(length):
                 _value(file, inner)
         return length
     if kind not in _SCALARS:
         raise ValueError(f"a value of unknown type {kind}")
-    (value,) = struct.unpack(_SCALARS[kind], file.read(struct.calcsize(_SCALARS[kind])))
+    (value,) = struct.unpack(_SCALARS[kind], _read(file, struct.calcsize(_SCALARS[kind])))
     return value
 
 
 def _string(file: BinaryIO) -> str:
-    (length,) = struct.unpack("<Q", file.read(8))
+    (length,) = struct.unpack("<Q", _read(file, 8))
     if length > _LONGEST:
         raise ValueError(f"a string of {length} bytes")
-    return file.read(length).decode("utf-8", errors="replace")
+    return _read(file, length).decode("utf-8", errors="replace")
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise ValueError("it ends too soon")
+    return data
