@@ -150,8 +150,8 @@ class SGLang:
         }
 
     def chunk_tokens(self, chunk: dict[str, Any]) -> int | None:
-        """Nothing is told per chunk: its `usage` counts the tokens so far, whose differences the client takes."""
-        return None if chunk.get("choices") else 0
+        """Never told per chunk: its `usage` counts the tokens so far, whose differences the client takes."""
+        return None
 
     def prompt_ids(self, chunk: dict[str, Any]) -> list[int] | None:
         ids = _extension(chunk).get("input_ids")

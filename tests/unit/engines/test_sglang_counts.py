@@ -82,11 +82,9 @@ class TestStream:
             "return_output_ids_in_sglext": True,
         }
 
-    def test_a_chunk_does_not_say_by_itself_how_many_tokens_it_holds(self) -> None:
-        assert ENGINE.chunk_tokens({"choices": [{"delta": {"content": "two words"}}]}) is None
-
-    def test_a_chunk_without_choices_holds_none(self) -> None:
-        assert ENGINE.chunk_tokens(chunk(DETAILS)) == 0
+    @pytest.mark.parametrize("one", [{"choices": [{"delta": {"content": "two words"}}]}, chunk(DETAILS)])
+    def test_a_chunk_does_not_say_by_itself_how_many_tokens_it_holds(self, one: dict[str, Any]) -> None:
+        assert ENGINE.chunk_tokens(one) is None
 
     def test_the_ids_of_prompt_and_answer_come_together(self) -> None:
         last = {"choices": [], "sglext": {"input_ids": [5, 6], "output_ids": [[7, 8, 9]]}}
