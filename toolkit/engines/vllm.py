@@ -18,6 +18,7 @@ from typing import Any
 from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts, Speculation
 from toolkit.engines.metrics import Page
 from toolkit.engines.vllm_defaults import NO_MIN_P, refuse_default_min_p
+from toolkit.engines.vocabulary import vocabularies_apart
 from toolkit.errors import InputError
 
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 twice, and Arm
@@ -182,6 +183,8 @@ class VLLM:
         return None
 
     def check(self, profile: Profile, configs: Callable[[str], str]) -> list[str]:
+        if apart := vocabularies_apart(profile, configs):
+            return [apart]
         from toolkit.engines.vllm_check import problems
 
         return problems(self.command(profile, configs).argv)
