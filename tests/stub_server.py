@@ -50,6 +50,7 @@ class StubServer:
     cached_tokens: int = 0
     completions: list[tuple[int, int]] = field(default_factory=list)  # new tokens, max_tokens of each
     prefixes: tuple[str, ...] = ("",)  # of the paths it answers under
+    headers: dict[str, str] = field(default_factory=dict)  # further ones of a fault that is a status
     port: int = 0
 
     @property
@@ -153,7 +154,8 @@ class StubServer:
             return
         if fault and fault.split()[0].isdigit():
             status, _, text = fault.partition(" ")
-            writer.write(_page(int(status), text.replace("{key}", headers.get("authorization", "")).encode()))
+            text = text.replace("{key}", headers.get("authorization", ""))
+            writer.write(_page(int(status), text.encode(), self.headers))
             return
         await asyncio.sleep(self.first_delay)
         chunked = fault != "cut without framing"
@@ -261,5 +263,7 @@ _COUNTERS = (
 )
 
 
-def _page(status: int, body: bytes) -> bytes:
-    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body)
+def _page(status: int, body: bytes, headers: dict[str, str] | None = None) -> bytes:
+    further = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items()).encode()
+    head = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n%s\r\n" % (status, len(body), further)
+    return head + body

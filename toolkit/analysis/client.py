@@ -7,6 +7,7 @@ client that is the bottleneck measures itself.
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from toolkit.analysis.workload import Prompt
 from toolkit.engines.contract import Counters
 
 LONGEST_ERROR = 300  # characters of what a server said
+LAST_BYTES = 0.25  # seconds between a stream's own end mark and that of its response
 METRICS_TIMEOUT = 10.0  # seconds: a page that hangs must not hold up a cell
 
 
@@ -62,14 +64,14 @@ class Client:
             **endpoint.engine.request_fields(),
         }
         self._url = f"{endpoint.base_url}/chat/completions"
+        self._plain = self._url.startswith("http:")
         self._arrivals = Arrivals()
 
     async def __aenter__(self) -> "Client":
         # A pooled connection that a server closes as the next request comes loses that request, and a server that was
         # held up closes many at once. Without TLS a new one costs next to nothing.
-        plain = self._url.startswith("http:")
         self._session = aiohttp.ClientSession(
-            connector=StampingConnector(self._arrivals, limit=0, force_close=plain),
+            connector=StampingConnector(self._arrivals, limit=0, force_close=self._plain),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),  # aiohttp's own read timer costs a chunk dear
             headers=self.endpoint.headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -109,7 +111,7 @@ class Client:
             except aiohttp.ClientError as error:
                 answer.error = f"connection: {printable(str(error)) or type(error).__name__}"
             break
-        answer.ended = time.perf_counter()
+        answer.ended = answer.ended or time.perf_counter()
         if started is not None:
             started.set()
         if answer.error is not None:
@@ -142,4 +144,9 @@ class Client:
                 raise BadStreamError(said) if pause is None else _RateLimitedError(pause, said)
             stream = EventStream(self.endpoint, answer, started)
             await self._arrivals.follow(response, stream.feed, self.stall)
+            answer.ended = time.perf_counter()
             stream.judge()
+            if not self._plain:  # a connection whose answer was not read to its end is closed: the next one would greet
+                with suppress(TimeoutError, aiohttp.ClientError):
+                    async with asyncio.timeout(LAST_BYTES):
+                        await response.content.wait_eof()
