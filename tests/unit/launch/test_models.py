@@ -24,6 +24,14 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    """A model in one file."""
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF and more")
+    return file
+
+
 def named_by_profiles() -> list[str]:
     profiles = [
         one for one in map(load_profile, shipped_profiles()) if one.endpoint is None
@@ -56,6 +64,26 @@ class TestResolve:
     def test_the_lab_model_is_the_folder_that_is_built_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(models, "ensure_lab_model", lambda: Path("/built/here"))
         assert resolve_model(LAB_MODEL) == "/built/here"
+
+    def test_a_gguf_file_is_given_to_an_engine_that_asks_for_one(self, gguf: Path) -> None:
+        assert resolve_model(f"gguf:{gguf}") == str(gguf.resolve())
+
+    def test_a_gguf_file_is_refused_where_a_folder_is_wanted(self, gguf: Path) -> None:
+        with pytest.raises(InputError, match="a GGUF file is for `engine: llamacpp`"):
+            resolve_model(str(gguf))
+
+    @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B-Instruct", "./folder"])
+    def test_what_is_no_gguf_file_is_refused_where_one_is_wanted(self, name: str) -> None:
+        with pytest.raises(InputError, match=r"llama\.cpp takes a GGUF file of this machine"):
+            resolve_model(f"gguf:{name}")
+
+    def test_a_gguf_file_that_is_not_there_is_refused(self) -> None:
+        with pytest.raises(InputError, match="there is no such file"):
+            resolve_model("gguf:/nowhere/at/all.gguf")
+
+    def test_the_lab_models_gguf_file_is_the_one_that_is_downloaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(models, "ensure_lab_gguf", lambda: Path("/downloaded/here.gguf"))
+        assert resolve_model(f"gguf:{LAB_MODEL}") == "/downloaded/here.gguf"
 
     @pytest.mark.parametrize("name", ["./a", "/a", "~/a", "../a"])
     def test_a_path_is_local(self, name: str) -> None:
@@ -114,3 +142,19 @@ class TestIdentity:
         before = model_identity(str(folder))
         (folder / "original.json").mkdir()
         assert model_identity(str(folder)) == before
+
+
+class TestIdentityOfAGGUFFile:
+    def test_it_follows_the_content_and_not_the_path(self, gguf: Path, tmp_path: Path) -> None:
+        copy = tmp_path / "copy.gguf"
+        copy.write_bytes(gguf.read_bytes())
+        assert model_identity(f"gguf:{copy}") == model_identity(f"gguf:{gguf}")
+
+    @pytest.mark.parametrize("content", [b"GGUF and less", b"GGUF and more, and more"])
+    def test_another_file_is_another_model(self, gguf: Path, content: bytes) -> None:
+        before = model_identity(f"gguf:{gguf}")
+        gguf.write_bytes(content)
+        assert model_identity(f"gguf:{gguf}") != before
+
+    def test_the_lab_models_is_known_without_the_file(self) -> None:
+        assert model_identity(f"gguf:{LAB_MODEL}") == "sha256:b179c9523d0e6a0f"
