@@ -101,16 +101,16 @@ class Served:
 
 
 @contextmanager
-def served(toolkit: Toolkit, profile: str, *changes: str) -> Iterator[Served]:
+def served(toolkit: Toolkit, profile: str, *changes: str, port: int = PORT) -> Iterator[Served]:
     arguments = [part for change in changes for part in ("--set", change)]
-    started = toolkit.run("launch", "--profile", profile, "--port", str(PORT), "--detach", "--json", *arguments)
+    started = toolkit.run("launch", "--profile", profile, "--port", str(port), "--detach", "--json", *arguments)
     assert started.returncode == 0, started.stderr
     told = json.loads(started.stdout)
     side: Side = "baseline" if profile == "lab-baseline" else "arm"
     try:
         yield Served(told["base_url"], told["model"], Path(told["log"]), side)
     finally:
-        toolkit.run("stop", str(PORT))
+        toolkit.run("stop", str(port))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from toolkit.analysis.power import WORTH_SEEING
 from toolkit.engines.contract import LOOKUPS
 
 SMALL = math.log(1.05)
-NO_CACHE_OF_ITS_OWN = LOOKUPS | {"medusa"}  # drafts without keys and values of their own
+NO_CACHE_OF_ITS_OWN = LOOKUPS | {"medusa", "layer_skip"}  # drafts without keys and values of their own
 
 
 @dataclass(frozen=True, slots=True)

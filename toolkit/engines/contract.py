@@ -12,10 +12,16 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Method = Literal["draft_model", "ngram", "lookup", "eagle", "eagle3", "mtp", "medusa", "suffix"]
+Method = Literal["draft_model", "ngram", "lookup", "eagle", "eagle3", "mtp", "medusa", "suffix", "layer_skip"]
 NEEDS_DRAFT: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3", "medusa"})
 LOOKUPS: frozenset[str] = frozenset({"ngram", "lookup", "suffix"})  # from the text: no draft model, no cache of one
-_OWN_WORDS = {"ngram": ("lookup_min", "lookup_max"), "lookup": ("max_match", "memory_tokens", "corpus", "probe_budget")}
+LAYERS_OF = "#layers="
+"""Between a model's name and some of its layers: the name of the draft that these are."""
+_OWN_WORDS = {
+    "ngram": ("lookup_min", "lookup_max"),
+    "lookup": ("max_match", "memory_tokens", "corpus", "probe_budget"),
+    "layer_skip": ("layers", "layer_cache"),
+}
 Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]]
 
 
@@ -73,8 +79,26 @@ class Speculation(Strict):
     probe_budget: float | None = Field(
         None, ge=0, le=0.5, description="lookup: share of the time that trying out longer drafts may cost"
     )
+    layers: str | None = Field(
+        None,
+        pattern=r"^[0-9, -]+$",
+        max_length=400,
+        description="layer_skip: the target's layers that draft, 0-3,28,29",
+    )
+    layer_cache: Literal["shared", "own"] | None = Field(
+        None,
+        description="layer_skip: drafts over the target's KV cache, or one of their own; what the engine can, if left",
+    )
     schedule: list[Range] | None = Field(None, description="[[first batch size, last, K], ...]: K by load, 0 is off")
     options: dict[str, Any] = Field(default_factory=dict, description="the engine's own keys, passed on as they are")
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _layers_in_a_row(cls, layers: Any) -> Any:
+        """A list of layers too, and a single one: YAML reads 5 as a number."""
+        if isinstance(layers, list) and all(type(layer) is int for layer in layers):
+            return ",".join(map(str, layers))
+        return str(layers) if type(layers) is int else layers
 
     @field_validator("options")
     @classmethod
@@ -89,7 +113,11 @@ class Speculation(Strict):
     def _consistent(self) -> "Speculation":
         if self.method in NEEDS_DRAFT and not self.draft:
             raise ValueError(f"method {self.method} needs `draft`, the draft model's name")
-        if self.method not in NEEDS_DRAFT and self.draft:
+        if self.method == "layer_skip" and not self.draft and not self.layers:
+            raise ValueError(
+                "method layer_skip needs `layers`, like 0-3,28,29, or `draft`, a directory that names them"
+            )
+        if self.method not in NEEDS_DRAFT | {"layer_skip"} and self.draft:
             raise ValueError(f"method {self.method} takes no `draft`")
         for method, words in _OWN_WORDS.items():
             if self.method != method and any(getattr(self, word) is not None for word in words):
@@ -199,6 +227,21 @@ class Profile(Strict):
     environment: dict[str, str] = Field(default_factory=dict)
     engine_args: list[str] = Field(default_factory=list, description="further arguments, passed on as they are")
     sources: list[str] = Field(default_factory=list, description="where the values come from, and what is unknown")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _layers_are_the_targets(cls, data: Any) -> Any:
+        """The draft of method layer_skip is some layers of the target: it is named after both."""
+        match data:
+            case {"speculation": {"method": "layer_skip", "layers": layers, **rest}, "target": {"model": model}}:
+                words = ",".join(map(str, layers)) if isinstance(layers, list) else str(layers)
+                draft = f"{model}{LAYERS_OF}{words.replace(' ', '')}"
+                if layers is None or rest.get("draft") == draft:
+                    return data
+                if rest.get("draft"):
+                    raise ValueError("speculation.layers and speculation.draft both say which layers draft: give one")
+                return {**data, "speculation": {**data["speculation"], "draft": draft}}
+        return data
 
     @field_validator("environment")
     @classmethod

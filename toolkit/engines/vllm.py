@@ -38,7 +38,7 @@ _OWN_RATIOS = ("mean_acceptance_length", "draft_acceptance_rate")
 
 LOOKUP_CLASS = "toolkit.proposers.PromptLookupProposer"
 """Ours: vLLM imports it in its workers, and carries the options there in its `additional_config`."""
-_LOOKUP_OPTIONS = ("max_match", "memory_tokens", "corpus", "probe_budget")
+_OWN_OPTIONS = ("max_match", "memory_tokens", "corpus", "probe_budget", "layer_cache")
 
 _NO_SCHEDULE = {
     "medusa": "vLLM's medusa proposer asserts that K is num_speculative_tokens: the engine dies at any other K",
@@ -93,6 +93,10 @@ _KNOWN_FAILURES = (
         "probe_budget under speculation.",
     ),
     KnownFailure(
+        r"layer skip cannot serve",
+        "See speculation.layers and speculation.draft, and draft with another method where the target is the reason.",
+    ),
+    KnownFailure(
         r"Cannot import module 'toolkit|No module named '?numba",
         "The engine's Python does not see this toolkit, or has no numba (every vLLM installs it): install "
         "speculative-toolkit there.",
@@ -143,7 +147,7 @@ class VLLM:
         if profile.speculation:
             refuse_default_min_p(profile, resolve(target.model))
             argv += ["--speculative-config", json.dumps(speculative_config(profile.speculation, resolve))]
-            if options := _lookup_options(profile):
+            if options := _own_options(profile):
                 argv += ["--additional-config", json.dumps({"toolkit": options})]
             if profile.per_request_metrics:
                 argv += ["--per-request-spec-decode-metrics", "detailed"]
@@ -160,7 +164,7 @@ class VLLM:
         """By the rules of vllm/config/vllm.py and platforms/cpu.py: n-gram, suffix, medusa and CPUs lose async."""
         asks_off = "--no-async-scheduling" in profile.engine_args
         method = profile.speculation.method if profile.speculation else None
-        keeps = method in (None, "draft_model", "eagle", "eagle3", "mtp")
+        keeps = method in (None, "draft_model", "layer_skip", "eagle", "eagle3", "mtp")
         return "asynchronous" if keeps and profile.device == "gpu" and not asks_off else "synchronous"
 
     def schedule_refusal(self, profile: Profile) -> str | None:
@@ -263,11 +267,13 @@ class VLLM:
 
 def speculative_config(speculation: Speculation, resolve: Callable[[str], str]) -> dict[str, Any]:
     """The value of --speculative-config. Raises InputError when an option repeats a key that has a word of ours."""
-    ours = speculation.model_dump(exclude={"options", *_LOOKUP_OPTIONS}, exclude_none=True)
+    ours = speculation.model_dump(exclude={"options", "layers", *_OWN_OPTIONS}, exclude_none=True)
     if "draft" in ours:
         ours["draft"] = resolve(ours["draft"])
     if speculation.method == "lookup":
         ours |= {"method": "custom_class", "draft": LOOKUP_CLASS}
+    if speculation.method == "layer_skip":
+        ours["method"] = "draft_model"
     if speculation.method == "ngram":
         ours.setdefault("lookup_max", max(5, ours.get("lookup_min", 0)))
         ours.setdefault("lookup_min", min(2, ours["lookup_max"]))
@@ -279,10 +285,10 @@ def speculative_config(speculation: Speculation, resolve: Callable[[str], str]) 
     return {**config, **speculation.options}
 
 
-def _lookup_options(profile: Profile) -> dict[str, Any]:
+def _own_options(profile: Profile) -> dict[str, Any]:
     """What our proposer is told in its worker, beside K. Raises InputError for a corpus that is not there."""
     assert profile.speculation is not None
-    options = profile.speculation.model_dump(include=set(_LOOKUP_OPTIONS), exclude_none=True)
+    options = profile.speculation.model_dump(include=set(_OWN_OPTIONS), exclude_none=True)
     if "corpus" in options:
         options["corpus"] = str(corpus_place(options["corpus"]))
     if options and any(argument.startswith("--additional-config") for argument in profile.engine_args):
@@ -361,6 +367,8 @@ def _environment(profile: Profile) -> dict[str, str]:
         libraries = preload_libraries()
         if libraries and profile.container is None:
             env["LD_PRELOAD"] = ":".join([*libraries, *filter(None, [os.environ.get("LD_PRELOAD")])])
+    if profile.speculation and profile.speculation.method == "layer_skip" and profile.speculation.layer_cache != "own":
+        env["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # V2 builds its drafter in another way
     return {**env, **profile.environment}
 
 

@@ -12,7 +12,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.errors import EngineError
+from toolkit.errors import EngineError, InputError
+from toolkit.proposers.layer_set import ARCHITECTURE, of_config
+from toolkit.proposers.layer_target import why_not
 
 
 def problems(argv: Sequence[str]) -> list[str]:
@@ -51,7 +53,7 @@ def _checked(argv: list[str]) -> list[str]:
     asked = dict(arguments.speculative_config)
     parallel = ParallelConfig(tensor_parallel_size=1)  # more than one would look for the devices
     speculative = arguments.create_speculative_config(target_model_config=target, target_parallel_config=parallel)
-    found = []
+    found = layer_skip_problems(target, speculative)
     if speculative.method != asked["method"]:
         found.append(f"vLLM reads method {speculative.method} from the draft's name, not {asked['method']}.")
     if asked["method"] in ("eagle", "eagle3"):
@@ -61,6 +63,19 @@ def _checked(argv: list[str]) -> list[str]:
         if wants != width:
             found.append(f"the head was made for a target of width {wants}, this target's is {width}.")
     return found
+
+
+def layer_skip_problems(target: Any, speculative: Any) -> list[str]:
+    """What our own proposer would refuse at its start, as far as the two models' configs tell."""
+    draft = speculative.draft_model_config
+    if draft is None or ARCHITECTURE not in (draft.hf_config.architectures or []):
+        return []
+    config = target.hf_config.to_dict()
+    try:
+        reason = why_not(config) or of_config(draft.hf_config.to_dict()).mismatch(config)
+    except InputError as error:
+        reason = str(error)
+    return [f"layer skip cannot serve this: {reason.rstrip('.')}."] if reason else []
 
 
 def _first_message(error: Exception) -> str:

@@ -9,9 +9,10 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from toolkit.engines.contract import Command, Profile
+from toolkit.engines.contract import LAYERS_OF, Command, Profile
 from toolkit.engines.vllm import corpus_place
 from toolkit.errors import InputError
 from toolkit.launch.models import is_local, resolve_model
@@ -45,11 +46,14 @@ def container_argv(profile: Profile, what: Command, name: str, runtime: str = "d
     argv += _GPUS[runtime] if profile.device == "gpu" else []
     argv += ["--volume", f"{cache}:/root/.cache/huggingface"]
     for model in (profile.target.model, profile.speculation.draft if profile.speculation else None):
-        if model and (is_local(model) or model.startswith("lab/")):
+        if model and (is_local(model) or model.startswith("lab/") or LAYERS_OF in model):
             path = resolve_model(model, dry=True)
             argv += ["--volume", f"{path}:{path}:ro"]
-    if profile.speculation and profile.speculation.method == "lookup":
+    if profile.speculation and profile.speculation.method in ("lookup", "layer_skip"):
         argv += ["--volume", f"{_PACKAGE}:{_INSIDE}/{_PACKAGE.name}:ro", "--env", f"PYTHONPATH={_INSIDE}"]
+        if profile.speculation.method == "layer_skip":  # which vLLM has from our plugin, and that from the entry point
+            installed = entry_points_folder()
+            argv += ["--volume", f"{installed}:{_INSIDE}/{installed.name}:ro"]
         if profile.speculation.corpus:
             corpus = corpus_place(profile.speculation.corpus)
             argv += ["--volume", f"{corpus}:{corpus}:ro"]
@@ -59,6 +63,17 @@ def container_argv(profile: Profile, what: Command, name: str, runtime: str = "d
         argv += ["--env", f"{variable}={value}"]
     argv += what.container.arguments
     return [*argv, "--entrypoint", what.argv[0], what.container.reference, *what.argv[1:]]
+
+
+def entry_points_folder() -> Path:
+    """The folder in which this installation's entry points are written. Raises InputError when it is not installed."""
+    try:
+        for file in distribution("speculative-toolkit").files or ():
+            if file.name == "entry_points.txt":
+                return Path(str(file.locate())).resolve().parent
+    except PackageNotFoundError:
+        pass
+    raise InputError("speculative-toolkit is not installed in this Python, so a container cannot be given its plugin.")
 
 
 def image_digest(runtime: str, image: str) -> str | None:

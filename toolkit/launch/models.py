@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit.engines.contract import LAYERS_OF
 from toolkit.engines.llamacpp import GGUF
 from toolkit.errors import InputError
 from toolkit.lab.model import (
@@ -27,6 +28,8 @@ def resolve_model(name: str, dry: bool = False) -> str:
     """
     if name.startswith(GGUF):
         return _gguf(name.removeprefix(GGUF), dry)
+    if LAYERS_OF in name:
+        return _layers(name, dry)
     if name == LAB_MODEL:
         return str(lab_model_folder() if dry else ensure_lab_model())
     if is_local(name):
@@ -54,6 +57,12 @@ def _gguf(name: str, dry: bool) -> str:
     return str(_folder(name).resolve())
 
 
+def _layers(name: str, dry: bool = False) -> str:
+    from toolkit.launch.named_layers import layers_folder  # which needs this module
+
+    return str(layers_folder(name, dry))
+
+
 def _folder(name: str) -> Path:
     try:
         return Path(name).expanduser()
@@ -71,6 +80,8 @@ def config_folder(name: str) -> str:
 
     Raises InputError when there is none on this machine.
     """
+    if LAYERS_OF in name:
+        return _layers(name)
     candidates = [_folder(name)] if is_local(name) else [*_cached(name), _facts() / name.replace("/", "--")]
     for folder in candidates:
         if (folder / "config.json").is_file():

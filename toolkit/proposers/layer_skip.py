@@ -53,7 +53,7 @@ class SharedCacheProposer(DraftModelProposer):  # type: ignore[misc]
         draft = draft_of(self.vllm_config)
         self.model = view(target_model, draft.layers)
         self._draft_attn_layer_names = attention_names(self.model)
-        announce(self.vllm_config, draft, bytes_of_its_own([self, self.model], [target_model]))
+        announce(self.vllm_config, draft, bytes_of_its_own([self, self.model], [target_model]), 0)
 
     def initialize_attn_backend(self, kv_cache_config: Any, kernel_block_sizes: list[int] | None = None) -> None:
         """Raises ValueError for a target with more than one KV cache group."""
@@ -125,8 +125,8 @@ class OwnCacheProposer(DraftModelProposer):  # type: ignore[misc]
         """vLLM's own, which finds the attention layers that are new; no weights are read."""
         self._target = target_model
         super().load_model(target_model)
-        draft = draft_of(self.vllm_config)
-        announce(self.vllm_config, draft, bytes_of_its_own([self, self.model], [target_model]))
+        own_bytes = bytes_of_its_own([self, self.model], [target_model])
+        announce(self.vllm_config, draft_of(self.vllm_config), own_bytes, len(self._draft_attn_layer_names))
 
     def _get_model(self) -> Any:
         assert self._target is not None
@@ -145,18 +145,22 @@ def draft_of(vllm_config: Any) -> LayerSkip:
     return of_config(config)
 
 
-def announce(vllm_config: Any, draft: LayerSkip, own_bytes: int) -> None:
-    """Say in the engine's log which layers draft, in which form, why, and what it takes."""
-    shape, reason = form(vllm_config)
+def announce(vllm_config: Any, draft: LayerSkip, own_bytes: int, own_caches: int) -> None:
+    """Say in the engine's log which layers draft, in which form, why, and what it takes.
+
+    `own_bytes` are those of tensors that the target has not, the KV cache apart, to which `own_caches` layers were
+    added.
+    """
     log.info(
-        "layer skip drafts up to %d tokens with %d of %d layers (%s) in process %d. It %s: %s. Tensors of its own, "
-        "beside the KV cache: %.2f MB",
+        "layer skip drafts up to %d tokens with %d of %d layers (%s) in process %d. It %s: %s. Beside the target's it "
+        "takes %.2f MB of tensors and a KV cache for %d layers more",
         vllm_config.speculative_config.num_speculative_tokens,
         len(draft.layers),
         draft.num_hidden_layers,
         format_layers(draft.layers),
         os.getpid(),
-        "shares the target's KV cache" if shape == "shared" else "keeps a KV cache of its own",
-        reason,
+        "keeps a KV cache of its own" if own_caches else "shares the target's KV cache",
+        form(vllm_config)[1],
         own_bytes / 1e6,
+        own_caches,
     )

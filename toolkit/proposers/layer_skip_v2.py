@@ -25,5 +25,6 @@ class OwnCacheSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
 
     def load_draft_model(self, target_model: nn.Module, target_attn_layer_names: set[str]) -> Any:
         draft = aliased(self.vllm_config, target_model)
-        announce(self.vllm_config, draft_of(self.vllm_config), bytes_of_its_own([self, draft], [target_model]))
+        told = draft_of(self.vllm_config)
+        announce(self.vllm_config, told, bytes_of_its_own([self, draft], [target_model]), len(told.layers))
         return draft

@@ -571,6 +571,7 @@ FAILURES = {
     "api_server.py: error: unrecognized arguments: --per-request-spec-decode-metrics detailed": "0.28 or older",
     "pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig\n  Value error, Target and "
     "draft model should have the same vocabulary size. Target model vocab_size=152064.": "same family",
+    "ValueError: layer skip cannot serve this: pipeline parallelism spreads the target's layers": "speculation.layers",
     "OSError: [Errno 98] Address already in use": "--set server.port=N",
     "ERROR:    [Errno 98] error while attempting to bind on address ('::', 8000): address already in use": "port",
     "ValueError: To serve at least one request with the model's max seq len (131072), (16.00 GiB KV cache is needed, "
