@@ -11,7 +11,8 @@ from typing import Any
 from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts
 from toolkit.errors import InputError
 
-_DRAFT_COUNTS = ("total_draft_tokens_count", "accepted_draft_tokens_count", "ignored_draft_tokens_count")
+_TOTAL, _ACCEPTED = "total_draft_tokens_count", "accepted_draft_tokens_count"
+_IGNORED = "ignored_draft_tokens_count"  # drafted, and not sent to the target
 
 
 class OpenAIEndpoint:
@@ -64,9 +65,12 @@ class OpenAIEndpoint:
     def spec_counts(self, chunk: dict[str, Any]) -> SpecCounts | None:
         """Of LM Studio: draft tokens that the target did not get to see (`ignored`) were not drafted, as we count."""
         for found in (chunk.get("stats"), chunk.get("usage")):
-            if isinstance(found, dict) and _DRAFT_COUNTS[0] in found:
-                total, accepted, ignored = (found.get(name, 0) for name in _DRAFT_COUNTS)
-                if all(type(count) is int and count >= 0 for count in (total, accepted, ignored)):
+            if isinstance(found, dict) and found.get(_TOTAL) is not None:
+                total: Any = found[_TOTAL]
+                accepted: Any = found.get(_ACCEPTED)
+                ignored: Any = found.get(_IGNORED) or 0
+                possible = all(type(count) is int and count >= 0 for count in (total, accepted, ignored))
+                if possible and accepted <= total - ignored:
                     return SpecCounts(steps=None, drafted=total - ignored, accepted=accepted)
         return None
 
