@@ -53,6 +53,9 @@ def no_verdict(
     baseline, level = run.info.baseline, ours.concurrency
     if run.info.workload.random:
         return RANDOM
+    limited = [one for one in cells if (one.held_back or 0.0) > HELD_BACK * level * one.seconds]
+    if limited:
+        return f"a rate limit of {_and_all(limited)} held requests back: the level measures the limit, not the engine"
     if baseline is None:
         return "no baseline was measured"
     failed = max(stats.failed_share for stats in (ours, theirs) if stats)
@@ -60,9 +63,6 @@ def no_verdict(
         return f"{failed:.1%} of the requests failed"
     if run.info.requests.get(level, 0) < REQUESTS_PER_SLOT * level:
         return f"{run.info.requests.get(level, 0)} requests a cell are too few: 4 x {level} are needed"
-    limited = [one for one in cells if (one.held_back or 0.0) > HELD_BACK * level * one.seconds]
-    if limited:
-        return f"a rate limit of {_and_all(limited)} held requests back: the level measures the limit, not the engine"
     for info, stats in ((arm, ours), (baseline, theirs)):
         if info.kv_tokens and stats and stats.mean_tokens_held and info.kv_tokens < level * stats.mean_tokens_held:
             fit = int(info.kv_tokens / stats.mean_tokens_held)
