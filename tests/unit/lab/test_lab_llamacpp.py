@@ -47,7 +47,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "index" / "files").mkdir()
     (tmp_path / "index" / "files" / llamacpp.SDIST).write_bytes(PACKED)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "index")) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_address[1]}/simple")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
