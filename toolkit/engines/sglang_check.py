@@ -1,22 +1,30 @@
 """What SGLang's own ServerArgs say of an argv: no GPU, no weights, no network. And what they do not look at.
 
 SGLang is seldom in this Python, so this file is also run as a script by the Python that has it; as such it imports the
-standard library and SGLang alone. Seen with 0.5.23: parsing checks little (the algorithm's name is no list of choices),
-`resolve_once` reads the models' configs and finds the rest; a draft of another vocabulary or width passes.
+standard library and SGLang alone. It imports SGLang once, which takes seconds, and forks for each argv, since resolving
+one leaves its marks on the process. Seen with 0.5.23: parsing checks little (the algorithm's name is no list of
+choices), `resolve_once` reads the models' configs and finds the rest; a draft of another vocabulary or width passes.
 """
 
+import atexit
 import contextlib
 import io
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 _TIMEOUT = 300.0  # seconds: it imports torch and SGLang
-_MARK = "toolkit-problems "
+# The lab's launcher gives SGLang what it lacks on a CPU before it is imported.
+_ON_A_CPU = (
+    "from toolkit.lab.sglang_cpu import prepare; prepare(); import runpy; runpy.run_path({!r}, run_name='__main__')"
+)
 
 
 def problems(python: str, argv: Sequence[str], device: str) -> list[str]:
@@ -24,32 +32,61 @@ def problems(python: str, argv: Sequence[str], device: str) -> list[str]:
 
     `python` is one that has SGLang. Raises EngineError when that fails in a way that says nothing of the arguments.
     """
-    from toolkit.errors import EngineError
-
     arguments = list(argv[argv.index("--model-path") :])
-    asked = json.dumps({"arguments": arguments, "device": device})
-    here = str(Path(__file__).resolve())
-    try:  # -P: the modules beside this file are named like packages that SGLang imports
-        done = subprocess.run(
-            [python, "-P", here],
-            input=asked,
-            capture_output=True,
+    return [*_asked(python, device).ask(arguments), *_misfits(arguments)]
+
+
+class _Asked:
+    """The process that answers for one Python, until ours ends."""
+
+    def __init__(self, python: str, device: str) -> None:
+        self._python = python
+        quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        here = str(Path(__file__).resolve())
+        script = ["-c", _ON_A_CPU.format(here)] if device == "cpu" else [here]
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - as long as the process
+        # -P: the modules beside this file are named like packages that SGLang imports.
+        self._process = subprocess.Popen(
+            [python, "-P", *script, device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
             text=True,
-            timeout=_TIMEOUT,
-            env=_environment(device),
+            env={**os.environ, **quiet},
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(f"{python}: SGLang's arguments could not be asked: {error}.") from None
-    line = next((one for one in done.stdout.splitlines() if one.startswith(_MARK)), None)
-    if line is None:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise EngineError(f"{python}: SGLang's arguments could not be asked: {last[:300]}")
-    return [*json.loads(line.removeprefix(_MARK)), *_misfits(arguments)]
+        atexit.register(self._process.kill)
+
+    def ask(self, arguments: list[str]) -> list[str]:
+        from toolkit.errors import EngineError
+
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        timer = threading.Timer(_TIMEOUT, self._process.kill)
+        timer.start()
+        try:
+            self._process.stdin.write(json.dumps(arguments) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except OSError:
+            answer = ""
+        finally:
+            timer.cancel()
+        told = json.loads(answer) if answer else {"failed": self._last_words()}
+        if "failed" in told:
+            raise EngineError(f"{self._python}: SGLang's arguments could not be asked: {told['failed'][:300]}.")
+        return list(told["problems"])
+
+    def _last_words(self) -> str:
+        self._process.kill()
+        self._process.wait()
+        self._log.seek(0)
+        lines = self._log.read().strip().splitlines()
+        return lines[-1] if lines else f"it ended without a word, or took over {_TIMEOUT:.0f} s"
 
 
-def _environment(device: str) -> dict[str, str]:
-    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "SGLANG_DISABLE_REQUEST_LOGGING": "1"}
-    return {**os.environ, **quiet, **({"SGLANG_USE_CPU_ENGINE": "1"} if device == "cpu" else {})}
+@cache
+def _asked(python: str, device: str) -> _Asked:
+    return _Asked(python, device)
 
 
 def _misfits(arguments: Sequence[str]) -> list[str]:
@@ -84,30 +121,40 @@ def _config(folder: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _main() -> None:
-    asked = json.load(sys.stdin)
+def _serve(device: str) -> None:
+    """Answer one JSON line for each on stdin. SGLang's own words on stdout go nowhere."""
+    answers = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        if device != "cpu":
+            _let_torchvision_import()
+        import sglang.srt.server_args  # noqa: F401
+    except Exception as error:
+        _answer(answers, {"failed": f"{type(error).__name__}: {error}"})
+        return
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _answer(answers, {"problems": _refused(json.loads(line), device)})
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            _answer(answers, {"failed": f"it ended with {status}"})
+
+
+def _answer(answers: int, told: dict[str, Any]) -> None:
+    os.write(answers, json.dumps(told).encode() + b"\n")
+
+
+def _refused(arguments: list[str], device: str) -> list[str]:
+    from sglang.srt.server_args import prepare_server_args
+
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            found = _refused(asked["arguments"], asked["device"], said)
-    except ImportError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    print(_MARK + json.dumps(found))
-
-
-def _refused(arguments: list[str], device: str, said: io.StringIO) -> list[str]:
-    if device == "cpu":
-        from toolkit.lab.sglang_cpu import prepare
-
-        prepare()
-    elif not _has_gpu():
-        arguments = [*arguments, "--device", "cuda"]
-    from sglang.srt.server_args import prepare_server_args
-
-    try:
-        asked = prepare_server_args(arguments)
-        asked.resolve_once()
-        asked.check_server_args()
+            asked = prepare_server_args(arguments if device == "cpu" else [*arguments, "--device", "cuda"])
+            asked.resolve_once()
+            asked.check_server_args()
     except SystemExit:
         return [said.getvalue().strip().splitlines()[-1].partition("error: ")[2]]
     except Exception as error:
@@ -116,11 +163,20 @@ def _refused(arguments: list[str], device: str, said: io.StringIO) -> list[str]:
     return []
 
 
-def _has_gpu() -> bool:
+def _let_torchvision_import() -> None:
+    """Beside a CPU build of torch, torchvision dies at import for want of two operators that nothing here calls."""
     import torch
 
-    return bool(torch.cuda.is_available())
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        _kept.append(library := torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+_kept: list[Any] = []  # an operator goes with its library
 
 
 if __name__ == "__main__":
-    _main()
+    _serve(sys.argv[1])
