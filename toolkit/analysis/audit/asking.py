@@ -213,7 +213,8 @@ class _Collected:
 
     def take(self, chunk: dict[str, Any], endpoint: Endpoint) -> None:
         """One chunk. Raises what reading nonsense raises."""
-        self.counts = endpoint.engine.spec_counts(chunk) or self.counts
+        told = endpoint.engine.spec_counts(chunk)
+        self.counts = told.following(self.counts) if told is not None else self.counts
         self.prompt_ids = chunk.get("prompt_token_ids") or self.prompt_ids
         choices = chunk.get("choices")
         if not choices:
