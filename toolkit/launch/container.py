@@ -12,13 +12,14 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from toolkit.engines.contract import LAYERS_OF, Command, Profile
+from toolkit.engines import engine
+X
 from toolkit.engines.vllm import corpus_place
 from toolkit.errors import InputError
 from toolkit.launch.models import is_local, resolve_model
 
 RUNTIMES = ("docker", "podman")
-_PASSED_ON = ("HF_TOKEN", "VLLM_API_KEY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")  # by name: no value in an argv
+_PASSED_ON = ("HF_TOKEN", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")  # by name: no value in an argv
 _PACKAGE = Path(__file__).resolve().parent.parent
 _INSIDE = "/opt/speculative-toolkit"  # where the package is put in a container whose engine runs our proposer
 _GPUS = {"docker": ["--gpus", "all"], "podman": ["--device", "nvidia.com/gpu=all"]}
@@ -57,7 +58,7 @@ def container_argv(profile: Profile, what: Command, name: str, runtime: str = "d
         if profile.speculation.corpus:
             corpus = corpus_place(profile.speculation.corpus)
             argv += ["--volume", f"{corpus}:{corpus}:ro"]
-    for variable in _PASSED_ON:
+    for variable in filter(None, (*_PASSED_ON, engine(profile.engine).key_variable)):
         argv += ["--env", variable] if variable in os.environ else []
     for variable, value in what.env.items():
         argv += ["--env", f"{variable}={value}"]
