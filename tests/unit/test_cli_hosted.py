@@ -37,7 +37,7 @@ def toolkit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 @pytest.fixture
 def service(stub: StubServer, tmp_path: Path) -> StubServer:
     """It knows its key, lists other models than it serves, and has no /metrics; beside it lie a profile and the key."""
-    stub.owned_by, stub.key, stub.metrics, stub.token_ids = "someone", KEY, False, False
+    stub.owned_by, stub.key, stub.metrics, stub.token_ids, stub.gap = "someone", KEY, False, False, 0.001
     (tmp_path / "key").write_text(f"{KEY}\n")
     (tmp_path / "key").chmod(0o600)
     profile = {
