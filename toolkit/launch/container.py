@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from toolkit.engines import engine
-X
+from toolkit.engines.contract import LAYERS_OF, Command, Profile
 from toolkit.engines.vllm import corpus_place
 from toolkit.errors import InputError
 from toolkit.launch.models import is_local, resolve_model
