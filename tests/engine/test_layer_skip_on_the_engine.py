@@ -28,7 +28,7 @@ CROWDED = (
     "limits.max_model_len=1024",
     f"limits.max_num_seqs={AT_ONCE}",
     "limits.max_num_batched_tokens=96",
-    "engine_args=['--num-gpu-blocks-override', '24']",  # blocks of 128 tokens
+    "engine_args=['--num-gpu-blocks-override', '12']",  # blocks of 128 tokens
 )
 PROBABILISTIC = "speculation.options.draft_sample_method=probabilistic"
 BEGINNING = "Answer every question briefly and to the point. " * 16  # more than a block: 145 tokens

@@ -4,6 +4,7 @@ No container runtime is on the machines that run these tests. The stand-in for `
 in a session of its own, as a daemon does, so that ending the client alone leaves it running.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -120,6 +121,26 @@ def test_and_the_corpus_where_it_is_told_to_look(tmp_path: Path) -> None:
     assert f"{tmp_path}:{tmp_path}:ro" in pairs(
         argv_of(f"speculation.corpus={tmp_path}", profile="lookup-8b"), "--volume"
     )
+
+
+class TestLayerSkip:
+    @pytest.fixture
+    def mounts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        return pairs(argv_of(profile="layer-skip-8b"), "--volume")
+
+    def test_its_draft_directory_is_mounted_where_the_engine_looks_for_it(self, mounts: list[str]) -> None:
+        argv = command(load_profile("layer-skip-8b")).argv
+        draft = json.loads(argv[argv.index("--speculative-config") + 1])["model"]
+        assert (Path(draft) / "config.json").is_file()
+        assert f"{draft}:{draft}:ro" in mounts
+
+    def test_its_plugin_is_found_by_vllm_there(self, mounts: list[str]) -> None:
+        """vLLM looks for entry points, which a folder beside the package tells."""
+        (mount,) = [volume for volume in mounts if volume.endswith(".dist-info:ro")]
+        outside, inside, _ = mount.split(":")
+        assert "vllm.general_plugins" in (Path(outside) / "entry_points.txt").read_text()
+        assert f"{Path(inside).parent}/toolkit:ro" in "".join(mounts)
 
 
 def test_another_engine_is_not() -> None:
