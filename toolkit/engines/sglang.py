@@ -44,7 +44,8 @@ _KNOWN_FAILURES = (
     ),
     KnownFailure(
         r"is greater than the derived context_length",
-        "limits.max_model_len is longer than the model was made for: lower it.",
+        "limits.max_model_len is longer than the target or its draft was made for: lower it, or for a draft's sake set "
+        'environment.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN to "1".',
     ),
     KnownFailure(
         r"no kernel image is available|sm_121|ptxas",
@@ -138,7 +139,8 @@ class SGLang:
                 "SGLang is in no Python known here, so its arguments cannot be asked: `make lab-sglang` builds one in "
                 "a checkout; or set SGLANG_PYTHON to the python of an environment that has it."
             )
-        return problems(python, self.command(profile, configs).argv, profile.device)
+        what = self.command(profile, configs)
+        return problems(python, what.argv, profile.device, what.env)
 
     def request_fields(self) -> dict[str, Any]:
         """Counts and ids come in one chunk without choices at the end; tokens so far with every chunk."""

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _TIMEOUT = 300.0  # seconds: it imports torch and SGLang
 # The lab's launcher gives SGLang what it lacks on a CPU before it is imported.
 _ON_A_CPU = (
@@ -27,13 +28,13 @@ _ON_A_CPU = (
 )
 
 
-def problems(python: str, argv: Sequence[str], device: str) -> list[str]:
+def problems(python: str, argv: Sequence[str], device: str, env: Mapping[str, str]) -> list[str]:
     """Problems of `argv` (models given as folders that hold a config.json), empty when SGLang would accept it.
 
     `python` is one that has SGLang. Raises EngineError when that fails in a way that says nothing of the arguments.
     """
     arguments = list(argv[argv.index("--model-path") :])
-    return [*_asked(python, device).ask(arguments), *_misfits(arguments)]
+    return [*_asked(python, device).ask(arguments), *_misfits(arguments, env.get(_LONGER) in ("1", "true"))]
 
 
 class _Asked:
@@ -89,12 +90,19 @@ def _asked(python: str, device: str) -> _Asked:
     return _Asked(python, device)
 
 
-def _misfits(arguments: Sequence[str]) -> list[str]:
+def _misfits(arguments: Sequence[str], may_be_longer: bool) -> list[str]:
     """What keeps a draft from fitting its target that SGLang finds when it runs, if at all."""
     draft = _after(arguments, "--speculative-draft-model-path")
     if draft is None:
         return []
     target_config, draft_config = (_config(folder) for folder in (arguments[1], draft))
+    length = int(_after(arguments, "--context-length") or 0)
+    positions = None if draft_config.get("rope_scaling") else draft_config.get("max_position_embeddings")
+    if isinstance(positions, int) and length > positions and not may_be_longer:
+        return [
+            f"the draft was made for {positions} positions and limits.max_model_len is {length}, which SGLang gives it "
+            f'too: it starts with {_LONGER}: "1" under environment.'
+        ]
     algorithm = _after(arguments, "--speculative-algorithm")
     if algorithm == "STANDALONE":
         sizes = target_config.get("vocab_size"), draft_config.get("vocab_size")
