@@ -11,32 +11,20 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts, Speculation
+from toolkit.engines.contract import Command, Counters, KnownFailure, Profile, SpecCounts
 from toolkit.engines.gguf import GGUFFacts, read_gguf
+from toolkit.engines.llamacpp_counts import RunningCounts
+from toolkit.engines.llamacpp_speculation import GGUF, speculation_arguments
 from toolkit.engines.metrics import Page
 from toolkit.errors import EngineError, InputError
-
-GGUF = "gguf:"
-"""What this adapter puts before a model's name to be given a GGUF file of it."""
 
 SERVER_VARIABLE = "LLAMA_SERVER"
 _NOT_HERE = f"no llama-server is here: `make lab-llamacpp` builds one, or name yours in {SERVER_VARIABLE}."
 _VOCABULARY_SLACK = 128  # tokens by which llama.cpp lets vocabularies differ (SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
-
-# Of each lookup: the flags of the length that is looked up and of the draft's, our K.
-_LOOKUPS = {
-    "ngram-simple": ("--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"),
-    "ngram-map-k": ("--spec-ngram-map-k-size-n", "--spec-ngram-map-k-size-m"),
-    "ngram-map-k4v": ("--spec-ngram-map-k4v-size-n", "--spec-ngram-map-k4v-size-m"),
-    "ngram-mod": ("--spec-ngram-mod-n-match", "--spec-ngram-mod-n-max"),
-}
-_DRAFTERS = {"draft_model": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp"}
-_SHORT_LOOKUP = 2  # tokens, where a profile does not say: vLLM's shortest by default
 
 _KNOWN_FAILURES = (
     KnownFailure(r"llama-server cannot be started", _NOT_HERE[0].upper() + _NOT_HERE[1:]),
@@ -63,42 +51,6 @@ _KNOWN_FAILURES = (
         "The model could not be read: check target.model and speculation.draft, which must be GGUF files.",
     ),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RunningCounts(SpecCounts):
-    """The totals that a chunk carries. Only their differences tell steps: see `following`.
-
-    A request's first token is one pass, the prefill's. `draft_n` and `draft_n_accepted` grow before a step's first
-    token is sent, so where one new token shows after those of all passes before, it is a pass of its own, and carried
-    a draft if `draft_n` grew. A chunk that shows more than one (half a character, or what may become a stop word, is
-    held back) after a draft leaves open how many steps there were: `steps` and `passes` are then unknown.
-    """
-
-    def following(self, earlier: SpecCounts | None) -> SpecCounts:
-        before = earlier or SpecCounts(0, 0, 0, per_step_drafted=[], per_step_accepted=[], passes=1, tokens=0)
-        steps = _steps(before)
-        if steps is None or before.passes is None or before.tokens is None or self.tokens is None:
-            return self
-        fresh = max(0, self.tokens - before.passes - before.accepted)  # tokens that no pass so far has made
-        drafted, accepted = self.drafted - before.drafted, self.accepted - before.accepted
-        if drafted or accepted:
-            if fresh != 1 or not 0 <= accepted <= drafted:
-                return self
-            steps = [*steps, (drafted, accepted)]
-        return replace(
-            self,
-            steps=len(steps),
-            per_step_drafted=[one for one, _ in steps],
-            per_step_accepted=[one for _, one in steps],
-            passes=before.passes + fresh,
-        )
-
-
-def _steps(counts: SpecCounts) -> list[tuple[int, int]] | None:
-    if counts.per_step_drafted is None or counts.per_step_accepted is None:
-        return None
-    return list(zip(counts.per_step_drafted, counts.per_step_accepted, strict=True))
 
 
 class LlamaCpp:
@@ -128,15 +80,15 @@ class LlamaCpp:
         argv = [str(found or "llama-server"), "-m", target, "--alias", profile.served_model]
         argv += ["--host", profile.server.host, "--port", str(profile.server.port)]
         argv += ["-c", str(limits.max_model_len * limits.max_num_seqs), "-np", str(limits.max_num_seqs)]
-        argv += ["--no-kv-unified", "--metrics"]
+        argv += ["--no-kv-unified", "--metrics", *(["--device", "none"] if profile.device == "cpu" else [])]
         if limits.max_num_batched_tokens is not None:
             argv += ["-b", str(limits.max_num_batched_tokens)]
         filled_in: tuple[str, ...] = ()
         if profile.speculation:
-            arguments, filled_in = _speculation(profile, profile.speculation, resolve)
+            arguments, filled_in = speculation_arguments(profile.speculation, resolve)
             argv += arguments
         argv += profile.engine_args
-        return Command(tuple(argv), dict(profile.environment), filled_in=filled_in, precision=_precision(target))
+        return Command(tuple(argv), _environment(profile), filled_in=filled_in, precision=_precision(target))
 
     def installed_version(self) -> str | None:
         server = find_server()
@@ -278,62 +230,12 @@ def _refuse_foreign(profile: Profile) -> None:
             raise InputError(f"profile {profile.name}: {said}.")
 
 
-def _speculation(
-    profile: Profile, speculation: Speculation, resolve: Callable[[str], str]
-) -> tuple[list[str], tuple[str, ...]]:
-    """The arguments of the speculation block, and what it left open."""
-    k, options = str(speculation.num_speculative_tokens), dict(speculation.options)
-    if speculation.schedule is not None:
-        raise InputError("speculation.schedule: llama.cpp has none, it drafts as many tokens at every load.")
-    if speculation.draft_revision is not None:
-        raise InputError("speculation.draft_revision: a GGUF file is what it is, it has no revisions.")
-    filled_in: tuple[str, ...] = ()
-    if speculation.method == "ngram":
-        arguments, filled_in = _lookup(speculation, str(options.pop("spec_type", "ngram-simple")))
-    elif speculation.method in _DRAFTERS:
-        arguments = ["--spec-type", _DRAFTERS[speculation.method]]
-        if speculation.draft:
-            arguments += ["-md", resolve(GGUF + speculation.draft)]
-        arguments += ["--spec-draft-n-max", k]
-        if "spec_draft_p_min" not in options:  # older servers stop a draft where its model is unsure (0.75)
-            arguments += ["--spec-draft-p-min", "0"]
-    else:
-        raise InputError(
-            f"speculation.method {speculation.method}: llama.cpp has ngram, {', '.join(_DRAFTERS)}; not this one."
-        )
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if not flag.startswith("--spec-") or flag in arguments or isinstance(value, (list, dict)):
-            raise InputError(
-                f"speculation.options.{name}: of llama-server's arguments those that begin with spec, "
-                "written like spec_draft_p_min, and that no word of ours sets."
-            )
-        no = flag.replace("--", "--no-", 1)
-        arguments += [flag if value else no] if isinstance(value, bool) else [flag, str(value)]
-    return arguments, filled_in
-
-
-def _lookup(speculation: Speculation, kind: str) -> tuple[list[str], tuple[str, ...]]:
-    """llama.cpp looks up suffixes of one length; and `ngram-simple` never drafts fewer tokens than that length."""
-    if kind not in _LOOKUPS:
-        raise InputError(f"speculation.options.spec_type {kind}: of method ngram there are {', '.join(_LOOKUPS)}.")
-    k, shortest, longest = speculation.num_speculative_tokens, speculation.lookup_min, speculation.lookup_max
-    if shortest and longest and shortest != longest:
-        raise InputError(
-            f"speculation.lookup_min {shortest} and lookup_max {longest}: llama.cpp looks up suffixes of one length, "
-            "give the same number twice."
-        )
-    length = shortest or longest or min(_SHORT_LOOKUP, k)
-    if kind == "ngram-simple" and length > k:
-        raise InputError(
-            f"speculation.lookup_min {length} is above num_speculative_tokens {k}: llama.cpp's ngram-simple never "
-            "drafts fewer tokens than it looks up, so it would never draft."
-        )
-    flags = _LOOKUPS[kind]
-    arguments = ["--spec-type", kind, flags[0], str(length), flags[1], str(k)]
-    if kind == "ngram-mod":
-        arguments += ["--spec-ngram-mod-n-min", "1"]  # its own 48 would let no draft of K tokens through
-    return arguments, () if shortest or longest else (f"speculation.lookup_min and lookup_max: {length}",)
+def _environment(profile: Profile) -> dict[str, str]:
+    """The profile's, and of ours what would make acceptance synthetic, so that it is written down with the arm."""
+    env = {name: value for name, value in os.environ.items() if name.startswith("LLAMA_ARG_SPEC_SYNTH")}
+    if profile.limits.eager and profile.device == "gpu":
+        env["GGML_CUDA_DISABLE_GRAPHS"] = "1"
+    return {**env, **profile.environment}
 
 
 def _precision(target: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.engines.contract import LAYERS_OF
-from toolkit.engines.llamacpp import GGUF
+from toolkit.engines.llamacpp_speculation import GGUF
 from toolkit.errors import InputError
 from toolkit.lab.model import (
     GGUF_SHA256,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from toolkit.analysis.run import ArmInfo
 from toolkit.engines import ENGINES, engine
 from toolkit.engines.contract import Counters, Profile, SpecCounts
-from toolkit.engines.llamacpp import GGUF, LlamaCpp, find_server, lab_server
+from toolkit.engines.llamacpp import LlamaCpp, find_server, lab_server
+from toolkit.engines.llamacpp_speculation import GGUF
 from toolkit.errors import EngineError, InputError
 from toolkit.launch.check import check_profile
 from toolkit.launch.models import config_folder
@@ -115,6 +116,14 @@ class TestCommand:
 
     def test_further_arguments_come_last(self) -> None:
         assert argv(speculation=NGRAM, engine_args=["--threads", "2"])[-2:] == ["--threads", "2"]
+
+    @pytest.mark.parametrize(("device", "expected"), [("cpu", "none"), ("gpu", None)])
+    def test_a_profile_for_the_cpu_keeps_off_a_gpu_that_is_there(self, device: str, expected: str | None) -> None:
+        assert value(argv(device=device), "--device") == expected
+
+    def test_eager_on_a_gpu_is_without_graphs(self) -> None:
+        what = ENGINE.command(profile(limits={**LIMITS, "eager": True}), resolve)
+        assert what.env == {"GGML_CUDA_DISABLE_GRAPHS": "1"}
 
     def test_the_profiles_environment_is_set(self) -> None:
         assert ENGINE.command(profile(environment={"A": "b"}), resolve).env == {"A": "b"}
@@ -376,6 +385,12 @@ def test_acceptance_by_lot_is_recognised(argument: str) -> None:
 def test_acceptance_by_lot_that_the_environment_asks_for_is_recognised() -> None:
     env = {"LLAMA_ARG_SPEC_SYNTH_RATES": "0.9,0.8,0.7,0.6"}
     assert ArmInfo(name="p", engine="llamacpp", model="m", argv=argv(speculation=DRAFT), env=env).synthetic
+
+
+def test_acceptance_by_lot_that_our_own_environment_asks_for_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_SPEC_SYNTH_LEN", "3.5")
+    what = ENGINE.command(profile(speculation=DRAFT), resolve)
+    assert ArmInfo(name="p", engine="llamacpp", model="m", argv=list(what.argv), env=what.env).synthetic
 
 
 def test_a_real_arm_is_not_taken_for_one_by_lot() -> None:
