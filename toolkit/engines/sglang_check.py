@@ -136,7 +136,10 @@ def _serve(device: str) -> None:
     try:
         if device != "cpu":
             _let_torchvision_import()
-        import sglang.srt.server_args  # noqa: F401
+        # All that resolving imports, so that no fork has to.
+        import sglang.srt.configs.model_config
+        import sglang.srt.server_args
+        import sglang.srt.speculative.spec_info  # noqa: F401
     except Exception as error:
         _answer(answers, {"failed": f"{type(error).__name__}: {error}"})
         return
