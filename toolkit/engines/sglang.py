@@ -213,17 +213,21 @@ class SGLang:
         `sglang:cuda_graph_passes_total` counts every batch, prefill or decode, in a graph or not
         (process_batch_result_decode, report_prefill_stats). Accepted drafts are not counted: the `sglang:spec_accept_`
         length and rate are gauges over the passes since the last log line, so acceptance needs the responses.
+        Retractions and cached tokens have no series before the first of them: none beside the gauge that is always
+        there is 0.
         """
         metrics = Page(page)
+        kv_tokens = metrics.total("sglang:max_total_num_tokens")
+        none_yet = None if kv_tokens is None else 0.0
         return Counters(
             iterations=metrics.total("sglang:cuda_graph_passes_total"),
             generation_tokens=metrics.total("sglang:generation_tokens_total"),
-            preemptions=metrics.total("sglang:num_retracted_requests_total"),
+            preemptions=metrics.total("sglang:num_retracted_requests_total") or none_yet,
             drafts=metrics.total("sglang:spec_verify_calls_total"),
-            cached_tokens=metrics.total("sglang:cached_tokens_total"),
+            cached_tokens=metrics.total("sglang:cached_tokens_total") or none_yet,
             running=metrics.total("sglang:num_running_reqs"),
             waiting=metrics.total("sglang:num_queue_reqs"),
-            kv_tokens=metrics.total("sglang:max_total_num_tokens"),
+            kv_tokens=kv_tokens,
         )
 
 

@@ -1,17 +1,22 @@
-"""What SGLang reports: a recorded stream and page, counts of a request, its target passes."""
+"""What SGLang reports: recorded responses and a page, counts of a request, its target passes."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.analysis.endpoint import Endpoint
+from toolkit.analysis.stream import Answer, EventStream
 from toolkit.engines.contract import Counters, SpecCounts
 from toolkit.engines.sglang import SGLang
 from toolkit.engines.vllm import VLLM
 
 ENGINE = SGLang()
+RECORDED = Path(__file__).parents[2] / "data" / "sglang"
 
 # Of a merged pull request (sglang#33518): an answer of 106 tokens, draft of 5 tokens.
 DETAILS = {
@@ -193,6 +198,91 @@ class TestCounters:
     def test_what_is_no_page_is_refused(self) -> None:
         with pytest.raises(ValueError):
             ENGINE.counters("<html>")
+
+    def test_a_page_before_the_first_request_ended_shows_no_retraction(self) -> None:
+        page = "# TYPE sglang:max_total_num_tokens gauge\nsglang:max_total_num_tokens 40960.0\n"
+        assert ENGINE.counters(page) == Counters(preemptions=0.0, cached_tokens=0.0, kv_tokens=40960.0)
+
+
+class TestRecorded:
+    """SGLang 0.5.23 itself, n-gram with K = 4 on the lab model: see tests/data/sglang/README.md."""
+
+    @pytest.fixture
+    def chunks(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (RECORDED / "stream.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    @pytest.fixture
+    def ending(self, chunks: list[dict[str, Any]]) -> dict[str, Any]:
+        (one,) = [chunk for chunk in chunks if "sglext" in chunk]
+        return one
+
+    def test_the_counts_of_a_stream(self, ending: dict[str, Any]) -> None:
+        assert ENGINE.spec_counts(ending) == SpecCounts(
+            steps=31,
+            drafted=124,
+            accepted=10,
+            num_speculative_tokens=4,
+            accepted_histogram=[27, 1, 1, 1, 1],
+            own={"spec_accept_rate": 0.08064516129032258, "spec_accept_length": 1.2903225806451613},
+        )
+
+    def test_no_other_chunk_tells_counts(self, chunks: list[dict[str, Any]]) -> None:
+        assert sum(ENGINE.spec_counts(chunk) is not None for chunk in chunks) == 1
+
+    def test_the_last_pass_was_trimmed_and_is_one_pass(self, ending: dict[str, Any]) -> None:
+        counts = ENGINE.spec_counts(ending)
+        assert counts is not None
+        assert 1 + counts.steps + counts.accepted - 40 == 2
+        assert ENGINE.passes(40, [], counts) == (32, 32)
+
+    def test_the_ids_are_as_many_as_usage_says(self, chunks: list[dict[str, Any]], ending: dict[str, Any]) -> None:
+        prompt, answer, usage = ENGINE.prompt_ids(ending), ENGINE.answer_ids(ending), chunks[-1]["usage"]
+        assert prompt is not None
+        assert answer is not None
+        assert (len(prompt), len(answer)) == (usage["prompt_tokens"], usage["completion_tokens"]) == (37, 40)
+
+    def test_its_own_ratio_holds_the_prefills_token(self, chunks: list[dict[str, Any]], ending: dict[str, Any]) -> None:
+        counts = ENGINE.spec_counts(ending)
+        assert counts is not None
+        assert counts.own["spec_accept_length"] == chunks[-1]["usage"]["completion_tokens"] / counts.steps
+
+    def test_our_client_sizes_its_chunks_by_their_differences(self, chunks: list[dict[str, Any]]) -> None:
+        answer = Answer(sent=0.0)
+        endpoint = Endpoint("sglang", "http://127.0.0.1:8000/v1", "m", ENGINE)
+        reader = EventStream(endpoint, answer, None)
+        for chunk in chunks:
+            reader.feed(f"data: {json.dumps(chunk)}\n\n".encode(), 0.0)
+        assert sum(size or 0 for _, size in answer.chunks) == answer.completion_tokens == len(answer.answer_ids) == 40
+        assert answer.passes(endpoint, True) == (32, 32)
+
+    def test_an_answer_that_was_not_streamed(self) -> None:
+        whole = json.loads((RECORDED / "answer.json").read_text(encoding="utf-8"))
+        counts = ENGINE.spec_counts(whole)
+        assert counts is not None
+        assert (counts.steps, counts.drafted, counts.accepted, counts.accepted_histogram) == (38, 152, 1, [37, 1])
+        assert ENGINE.passes(whole["usage"]["completion_tokens"], [], counts) == (39, 39)
+
+    def test_a_page(self) -> None:
+        """Requests one after the other: each of the 180 decode batches is one verified pass, beside 9 of prefill."""
+        assert ENGINE.counters((RECORDED / "metrics.txt").read_text(encoding="utf-8")) == Counters(
+            iterations=189.0,
+            generation_tokens=236.0,
+            preemptions=0.0,
+            drafts=180.0,
+            cached_tokens=188.0,
+            running=0.0,
+            waiting=0.0,
+            kv_tokens=16384.0,
+        )
+
+    def test_the_owner_of_its_model_is_known(self) -> None:
+        models = json.loads((RECORDED / "models.json").read_text(encoding="utf-8"))["data"]
+        assert {one["owned_by"] for one in models} == ENGINE.owners
+
+    def test_its_version_is_where_it_is_looked_for(self) -> None:
+        assert ENGINE.version_at is not None
+        path, key = ENGINE.version_at
+        assert json.loads((RECORDED / f"{path.strip('/')}.json").read_text(encoding="utf-8"))[key] == "0.5.23"
 
 
 FAILURES = {
