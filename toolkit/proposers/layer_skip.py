@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from vllm.config import CUDAGraphMode
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
@@ -61,6 +62,10 @@ class SharedCacheProposer(DraftModelProposer):  # type: ignore[misc]
         if groups != 1:
             raise ValueError(f"layer skip: the target keeps its KV cache in {groups} groups; one is what a draft reads")
         super().initialize_attn_backend(kv_cache_config, kernel_block_sizes)
+
+    def initialize_cudagraph_keys(self, cudagraph_mode: CUDAGraphMode) -> None:
+        """None: a view is not compiled, so there is no graph of it, and no batch to be padded for one."""
+        self.cudagraph_dispatcher.initialize_cudagraph_keys(CUDAGraphMode.NONE)
 
     def set_inputs_first_pass(
         self,
