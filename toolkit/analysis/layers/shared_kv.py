@@ -77,8 +77,10 @@ class Recording:
         self.count = int(network.config.num_hidden_layers)
         inputs: list[list[Any]] = [[] for _ in range(self.count + 1)]
         self.kv: list[list[tuple[Any, Any]]] = [[] for _ in range(self.count)]
-        text, position, token, starts, places = [], [], [], [], 0
-        network.config._attn_implementation = "sdpa"
+        text: list[int] = []
+        position: list[int] = []
+        token: list[int] = []
+        starts: list[int] = []
         with torch.inference_mode():
             for number, one in enumerate(self.texts):
                 ids = [*one.prompt, *one.answer[:-1]]
@@ -94,18 +96,16 @@ class Recording:
                     inputs[layer].append(hidden[0, first:])
                 for layer in range(self.count):
                     self.kv[layer].append((cache.layers[layer].keys[0], cache.layers[layer].values[0]))
+                starts += range(len(text), len(text) + one.starts)
                 text += [number] * here
                 position += range(first, first + here)
                 token += one.answer[1:]
-                starts += range(places, places + one.starts)
-                places += here
             self.inputs = [torch.cat(parts) for parts in inputs]  # the last is the head's input, already normed
             self.truth = _says(network, self.inputs[-1])
         self.text = np.array(text)
         self.position = np.array(position)
         self.token = np.array(token)
         self.starts = np.array(starts)
-        network.config._attn_implementation = ATTENTION
 
     def rows(self, places: IntArray, depth: int = 1) -> "_Rows":
         """The rows of draft tokens number `depth` at `places`: their drafts started `depth` - 1 places earlier."""
@@ -124,17 +124,19 @@ class Recording:
 
     def run(self, rows: "_Rows", hidden: Any, layers: Iterable[int], drafted: "_Drafted | None" = None) -> Any:
         """`hidden` [n, width] after `layers`, rising; `drafted` is what the drafts wrote so far, and is added to."""
-        for layer in layers:
-            past = drafted.kv.get(layer, []) if drafted else []
-            step = _Step(rows, self.kv[layer], past)
-            hidden = self.network.model.layers[layer](
-                hidden[None],
-                attention_mask=None,
-                position_embeddings=rows.turned,
-                toolkit_step=step,
-            )[0]
-            if drafted is not None:
-                drafted.kv[layer] = [*past, step.own]
+        config = self.network.config
+        before, config._attn_implementation = config._attn_implementation, ATTENTION
+        try:
+            for layer in layers:
+                past = drafted.kv.get(layer, []) if drafted else []
+                step = _Step(rows, self.kv[layer], past)
+                hidden = self.network.model.layers[layer](
+                    hidden[None], attention_mask=None, position_embeddings=rows.turned, toolkit_step=step
+                )[0]
+                if drafted is not None:
+                    drafted.kv[layer] = [*past, step.own]
+        finally:
+            config._attn_implementation = before
         return hidden
 
     def says(self, hidden: Any) -> IntArray:

@@ -4,5 +4,13 @@ from toolkit.analysis.plots.acceptance import positions_figure
 from toolkit.analysis.plots.crossover import crossover_figure, plot_crossover
 from toolkit.analysis.plots.factors import factors_figure
 from toolkit.analysis.plots.latency import latency_figure
+from toolkit.analysis.plots.layers import layers_figure
 
-__all__ = ["crossover_figure", "factors_figure", "latency_figure", "plot_crossover", "positions_figure"]
+__all__ = [
+    "crossover_figure",
+    "factors_figure",
+    "latency_figure",
+    "layers_figure",
+    "plot_crossover",
+    "positions_figure",
+]

@@ -62,13 +62,18 @@ def drawing() -> Iterator[None]:
 
 def save(figure: Figure, path: Path) -> None:
     """Write `figure` to `path`, a .png or a .svg. Raises InputError: another suffix, a disk that refuses."""
+    try:
+        path.write_bytes(_encoded(figure, form_of(path)))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}.") from None
+
+
+def form_of(path: Path) -> str:
+    """png or svg. Raises InputError for a path that ends otherwise: ask before work that takes long."""
     form = path.suffix.lower().removeprefix(".")
     if form not in ("png", "svg"):
         raise InputError(f"{path}: a plot is a .png or a .svg: give it a name that ends so.")
-    try:
-        path.write_bytes(_encoded(figure, form))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}.") from None
+    return form
 
 
 def inline_svg(figure: Figure, name: str, alternative: str) -> str:
