@@ -5,13 +5,25 @@ import json
 import pytest
 from harness import Toolkit
 
+from toolkit.launch.profile import load_profile, shipped_profiles
+
 pytestmark = pytest.mark.engine
+
+# Of engines that `make venv` does not install: asked where they are.
+ELSEWHERE = {name for name in shipped_profiles() if load_profile(name).engine in ("sglang", "llamacpp")}
 
 
 def test_every_shipped_profile_passes(toolkit: Toolkit) -> None:
     done = toolkit.run("profiles", "check", "--json")
-    bad = {one["profile"]: one["problems"] for one in json.loads(done.stdout) if not one["ok"]}
+    told = json.loads(done.stdout)
+    bad = {one["profile"]: one["problems"] for one in told if not one["ok"] and one["profile"] not in ELSEWHERE}
     assert (done.returncode, bad) == (0, {})
+
+
+def test_profiles_of_engines_that_are_not_here_are_passed_over_or_pass(toolkit: Toolkit) -> None:
+    told = json.loads(toolkit.run("profiles", "check", "--json").stdout)
+    assert {one["profile"] for one in told if one["ok"] is False} == set()
+    assert {one["profile"] for one in told} >= ELSEWHERE
 
 
 @pytest.mark.parametrize(
