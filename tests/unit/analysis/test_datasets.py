@@ -1,27 +1,15 @@
 """Files of prompts in the shapes of public datasets: what is asked, under which category, and what is refused."""
 
-import json
-import tracemalloc
 from pathlib import Path
-from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from toolkit.analysis import json_records
 from toolkit.analysis.datasets import Dataset, read_dataset
-from toolkit.analysis.json_records import RecordError, records
 from toolkit.analysis.language import looks_random
 from toolkit.analysis.workload import in_language, load_workload
 from toolkit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "data" / "datasets"
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(0, 10**9) | st.text(max_size=30),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=8,
-)
 
 
 def asked(dataset: Dataset) -> list[tuple[str, str]]:
@@ -33,11 +21,6 @@ def written(folder: Path, name: str, *lines: str) -> Path:
     path = folder / name
     path.write_text("\n".join(lines))
     return path
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("datasets")
 
 
 class TestSpecBench:
@@ -165,41 +148,6 @@ class TestPlain:
             read_dataset(tmp_path / "x.json")
 
 
-class TestRecords:
-    @given(st.lists(values, max_size=6), st.sampled_from([None, 0, 2]), st.integers(1, 40))
-    def test_an_array_gives_its_elements_however_it_is_cut(
-        self, folder: Path, wanted: list[object], indent: int | None, chunk: int
-    ) -> None:
-        path = folder / "any.json"
-        path.write_text(json.dumps(wanted, indent=indent, ensure_ascii=False), encoding="utf-8")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(json_records, "CHUNK", chunk)
-            assert [value for _, value in records(path, lambda _: False)] == wanted
-
-    def test_an_array_larger_than_a_chunk_is_held_an_element_at_a_time(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(json_records, "CHUNK", 20_000)
-        path = tmp_path / "large.json"
-        turns = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "é" * 2000}]
-        path.write_text("[" + ",\n".join([json.dumps({"conversations": turns})] * 400) + "]")
-        tracemalloc.start()
-        found = sum(1 for _ in records(path, lambda _: False))
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert (found, path.stat().st_size > 4e6, peak < 0.4e6) == (400, True, True), peak
-
-    def test_a_fault_early_in_a_large_array_is_found_before_all_of_it_is_read(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(json_records, "CHUNK", 64)
-        path = tmp_path / "large.json"
-        path.write_text('[\n"a",\n{"b" 1},\n' + '"c",\n' * 100_000 + '"d"]')
-        with pytest.raises(RecordError) as caught:
-            list(records(path, lambda _: False))
-        assert caught.value.line == 3
-
-
 class TestRandom:
     @pytest.mark.parametrize("name", ["copy-code", "copy-list", "extract", "chat", "creative"])
     def test_the_other_shipped_workloads_are_language(self, name: str) -> None:
@@ -210,10 +158,6 @@ class TestRandom:
     @pytest.mark.parametrize("name", ["spec_bench.jsonl", "sharegpt.json", "prompts.json", "messages.jsonl"])
     def test_so_are_the_datasets(self, name: str) -> None:
         assert not load_workload(str(DATA / name)).random
-
-    def test_the_readme_is_language(self) -> None:
-        text = (Path(__file__).parents[3] / "README.md").read_text()
-        assert not any(looks_random(text[start : start + 2000]) for start in range(0, len(text) - 2000, 500))
 
     def test_the_random_workload_is_for_load_only(self) -> None:
         assert load_workload("random").random
@@ -229,22 +173,6 @@ class TestRandom:
     def test_one_list_of_token_ids_among_texts_is_enough(self, tmp_path: Path) -> None:
         path = written(tmp_path, "x.jsonl", *['"What is a monad?"'] * 50, '{"prompt": [1, 2, 3]}')
         assert load_workload(str(path)).random
-
-    @given(st.integers(0, 10**6), st.sampled_from([32_000, 151_936]))
-    def test_texts_of_drawn_ids_are_recognised(self, seed: int, vocabulary: int) -> None:
-        ids = Random(seed).choices(range(vocabulary), k=200)
-        assert looks_random(" ".join(map(str, ids)))
-
-    @given(st.integers(0, 10**6))
-    def test_so_are_texts_of_drawn_pieces_of_words(self, seed: int) -> None:
-        """As a vocabulary of 50,000 pieces decodes: few of them repeat among 200."""
-        ids = Random(seed).choices(range(50_000), k=200)
-        text = " ".join(f"{chr(97 + i % 26)}{chr(97 + i // 26 % 26)}{i // 676}x" for i in ids)
-        assert looks_random(text)
-
-    @pytest.mark.parametrize("text", ["", "What is 17 * 23?", "1 2 3", "Sort 9 2 7 4 1 8 3 6 and say why it works."])
-    def test_a_short_question_is_not(self, text: str) -> None:
-        assert not looks_random(text)
 
     def test_a_claim_on_random_prompts_is_refused_saying_what_to_take(self) -> None:
         with pytest.raises(InputError, match=r"random.*for load only: a schedule depends .* copy-code"):
