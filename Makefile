@@ -4,9 +4,10 @@ VENV   := .venv
 PYTHON ?= python3.11 python3 python3.12 python3.13
 STAMP  := $(VENV)/.installed
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
+SGLANG := .venv-sglang
 
 .DEFAULT_GOAL := help
-.PHONY: help venv model lab-llamacpp demo test test-unit lint evidence clean
+.PHONY: help venv model lab-llamacpp lab-sglang demo test test-unit lint evidence clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,17 @@ model: venv ## the lab model, SmolLM2-135M-Instruct, built once in ~/.cache/tool
 lab-llamacpp: venv ## llama.cpp's llama-server in ~/.cache/toolkit, from source (15 minutes of a core; needs cmake, g++)
 	@$(VENV)/bin/python -m toolkit.lab.llamacpp >/dev/null
 
+lab-sglang: $(SGLANG)/.installed ## SGLang for CPUs in .venv-sglang (3 GB, 2 minutes); its kernels are toolkit/lab/sglang_cpu
+
+# The toolkit is put on that environment's path and not installed: SGLang's processes import one folder of it.
+$(SGLANG)/.installed: requirements/torch-cpu.txt requirements/lab-sglang.txt | $(STAMP)
+	@test -x $(SGLANG)/bin/pip || $(VENV)/bin/python -m venv $(SGLANG) || { rm -rf $(SGLANG); exit 1; }
+	@echo "installing SGLang for CPUs into $(SGLANG) (3 GB, about 2 minutes) ..."
+	@$(subst $(VENV),$(SGLANG),$(PIP)) --retries 0 -r requirements/torch-cpu.txt
+	@$(subst $(VENV),$(SGLANG),$(PIP)) -r requirements/lab-sglang.txt
+	@echo "$(CURDIR)" > "$$($(SGLANG)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/toolkit.pth"
+	@touch $@
+
 demo: venv model ## does it work here? the lab, end to end
 	@$(VENV)/bin/toolkit demo
 
@@ -51,7 +63,7 @@ lint: venv ## ruff and mypy
 	@$(VENV)/bin/ruff check --quiet .
 	@$(VENV)/bin/mypy --no-error-summary
 
-test: venv model lint ## every check: lint, the unit tests, the tests that start real engines or a browser
+test: venv model lab-sglang lint ## every check: lint, the unit tests, the tests that start real engines or a browser
 	@$(VENV)/bin/pytest -q -n 2 tests/unit
 	@if command -v chromium >/dev/null; then $(VENV)/bin/pytest -q tests/browser tests/engine; else \
 	  echo "not run, there is no browser (apt-get install chromium): tests marked browser"; \
@@ -63,6 +75,6 @@ test-unit: venv ## the unit tests alone: no model, no engine
 evidence: venv model ## measure again what README and tests rest on (two hours) and keep it in tests/data/runs
 	@$(VENV)/bin/python benchmarks/evidence.py
 
-clean: ## remove .venv and the tools' caches (the model in ~/.cache and your runs stay)
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+clean: ## remove .venv, .venv-sglang and the tools' caches (the model in ~/.cache and your runs stay)
+	@rm -rf $(VENV) $(SGLANG) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
