@@ -63,6 +63,15 @@ class Ask:
     runs: Path = field(default_factory=lambda: Path("runs"))
 
 
+def _refuse_temperature(profile: Profile, temperature: float) -> None:
+    """Raises InputError for a speculating arm that would draw nothing, beside a baseline that draws."""
+    if temperature and profile.device in engine(profile.engine).greedy_on:
+        raise InputError(
+            f"--temperature {temperature:g}: {profile.name} speculates, and on a {profile.device} {profile.engine} "
+            "then answers greedily whatever the temperature, without a word. Compare at --temperature 0."
+        )
+
+
 def plan_of(ask: Ask, seed: int, defaults: list[str]) -> Plan:
     """The plan that `ask` makes; what is filled in is added to `defaults`. Raises InputError."""
     for flag, text in (("--target", ask.target), ("--change", ask.change), ("--precision", ask.precision)):
@@ -198,6 +207,7 @@ def _plan(
     for arm in [*arms, *([baseline] if baseline else [])]:
         if arm.profile and arm.profile.speculation:
             refuse_fields(arm.name, engine(arm.profile.engine), further)
+            _refuse_temperature(arm.profile, ask.temperature or 0.0)
     if ask.seed is None:
         defaults.append(f"seed {seed}")
     requests = {level: ask.requests or max(4 * level, 8) for level in levels}

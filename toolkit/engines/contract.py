@@ -371,6 +371,8 @@ class Engine(Protocol):
     """Path from the server's root, and the key in its JSON object, where a running server tells its version."""
     not_under_speculation: Mapping[str, str]
     """Fields of a request that a speculating server refuses or ignores, each with that limit in words."""
+    greedy_on: frozenset[str]
+    """Devices on which a speculating server answers greedily, whatever the temperature."""
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """The command that serves `profile`; `resolve` turns a model's name into what the engine is given.

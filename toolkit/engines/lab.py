@@ -39,6 +39,7 @@ class LabReference:
     key_variable: str | None = None
     owners = frozenset({"toolkit-lab"})
     version_at: tuple[str, str] | None = None
+    greedy_on: frozenset[str] = frozenset()
     not_under_speculation: Mapping[str, str] = {}
 
     def __init__(self) -> None:

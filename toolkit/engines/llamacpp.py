@@ -65,6 +65,7 @@ class LlamaCpp:
     key_variable: str | None = "LLAMA_API_KEY"
     owners = frozenset({"llamacpp"})
     version_at: tuple[str, str] | None = ("/props", "build_info")
+    greedy_on: frozenset[str] = frozenset()
     not_under_speculation: Mapping[str, str] = {}
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:

@@ -23,6 +23,7 @@ class OpenAIEndpoint:
     key_variable: str | None = None
     owners: frozenset[str] = frozenset()
     version_at: tuple[str, str] | None = None
+    greedy_on: frozenset[str] = frozenset()
     not_under_speculation: Mapping[str, str] = {}
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:

@@ -82,6 +82,7 @@ class SGLang:
     key_variable: str | None = None
     owners = frozenset({"sglang"})
     version_at: tuple[str, str] | None = ("/server_info", "version")
+    greedy_on: frozenset[str] = frozenset({"cpu"})  # _verify_uses_greedy in srt/speculative/eagle_utils.py
     not_under_speculation: Mapping[str, str] = {
         "min_p": "SGLang verifies by temperature, top_k and top_p alone and ignores min_p (eagle_sample in "
         "srt/speculative/eagle_utils.py)"
@@ -214,14 +215,16 @@ class SGLang:
         (process_batch_result_decode, report_prefill_stats). Accepted drafts are not counted: the `sglang:spec_accept_`
         length and rate are gauges over the passes since the last log line, so acceptance needs the responses.
         Retractions and cached tokens have no series before the first of them: none beside the gauge that is always
-        there is 0.
+        there is 0. Before the first request has ended a page does not tell whether the server speculates, so it tells
+        no iterations either.
         """
         metrics = Page(page)
         kv_tokens = metrics.total("sglang:max_total_num_tokens")
+        generated = metrics.total("sglang:generation_tokens_total")
         none_yet = None if kv_tokens is None else 0.0
         return Counters(
-            iterations=metrics.total("sglang:cuda_graph_passes_total"),
-            generation_tokens=metrics.total("sglang:generation_tokens_total"),
+            iterations=None if generated is None else metrics.total("sglang:cuda_graph_passes_total"),
+            generation_tokens=generated,
             preemptions=metrics.total("sglang:num_retracted_requests_total") or none_yet,
             drafts=metrics.total("sglang:spec_verify_calls_total"),
             cached_tokens=metrics.total("sglang:cached_tokens_total") or none_yet,

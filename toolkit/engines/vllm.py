@@ -117,6 +117,7 @@ class VLLM:
     key_variable: str | None = "VLLM_API_KEY"
     owners = frozenset({"vllm"})
     version_at: tuple[str, str] | None = ("/version", "version")
+    greedy_on: frozenset[str] = frozenset()
     not_under_speculation: Mapping[str, str] = dict.fromkeys(("min_p", "logit_bias"), NO_MIN_P)
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.analysis.ask import Ask, plan_of
 from toolkit.engines import sglang, sglang_python
 from toolkit.engines.contract import Command, Profile, Speculation
 from toolkit.engines.sglang import RUNNING_REQUESTS, SGLang
@@ -296,6 +297,23 @@ class TestScheduling:
 
     def test_a_schedule_of_ours_is_not_sglangs(self) -> None:
         assert "adaptive_config" in (ENGINE.schedule_refusal(profile("draft-1b")) or "")
+
+
+class TestTemperature:
+    """On a CPU SGLang verifies greedily: an arm that speculates would not answer as its baseline does."""
+
+    @pytest.mark.parametrize("change", ["engine=sglang", "engine=vllm"])
+    def test_greedy_answers_are_compared_everywhere(self, change: str) -> None:
+        assert plan_of(Ask(profiles=["lab-ngram"], baseline="lab-baseline", changes=[change]), 1, []).arms
+
+    def test_a_temperature_is_refused_on_a_cpu(self) -> None:
+        ask = Ask(profiles=["lab-ngram"], baseline="lab-baseline", changes=["engine=sglang"], temperature=0.7)
+        with pytest.raises(InputError, match=r"--temperature 0\.7: lab-ngram speculates, and on a cpu sglang"):
+            plan_of(ask, 1, [])
+
+    def test_it_is_not_on_a_gpu(self) -> None:
+        changes = ["engine=sglang"]
+        assert plan_of(Ask(profiles=["draft-1b"], baseline="baseline-8b", changes=changes, temperature=0.7), 1, []).arms
 
 
 class TestWhichPython:

@@ -203,6 +203,15 @@ class TestCounters:
         page = "# TYPE sglang:max_total_num_tokens gauge\nsglang:max_total_num_tokens 40960.0\n"
         assert ENGINE.counters(page) == Counters(preemptions=0.0, cached_tokens=0.0, kv_tokens=40960.0)
 
+    @pytest.mark.parametrize(
+        ("gone", "speculates"),
+        [("", True), ("sglang:spec_verify_calls_total", False), ("sglang:generation_tokens_total", None)],
+    )
+    def test_whether_it_speculates_is_known_once_a_request_has_ended(self, gone: str, speculates: bool | None) -> None:
+        """A health check alone makes a prefill that the page counts."""
+        page = "\n".join(line for line in PAGE.splitlines() if not gone or gone not in line) + "\n"
+        assert ENGINE.counters(page).speculates is speculates
+
 
 class TestRecorded:
     """SGLang 0.5.23 itself, n-gram with K = 4 on the lab model: see tests/data/sglang/README.md."""
