@@ -79,7 +79,10 @@ def find_endpoint(
     Raises InputError for a URL or a model that cannot be right, EngineError when nothing usable answers there.
     """
     if "@" in base_url or "?" in base_url:
-        raise InputError("the base URL must hold no user, password or query: pass a key with --api-key-env NAME.")
+        raise InputError(
+            "the base URL must hold no user, password or query: pass a key with --api-key-env NAME or "
+            "--api-key-file PATH."
+        )
     if not is_address(base_url):
         raise InputError(f"{base_url}: not a URL like http://localhost:8000/v1.")
     key = read_key(key_env, key_file)

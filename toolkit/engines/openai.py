@@ -43,12 +43,6 @@ class OpenAIEndpoint:
         return "an endpoint that already runs has the schedule that it was started with"
 
     def check(self, profile: Profile, configs: Callable[[str], str]) -> list[str]:
-        """What is wrong without asking the service; it has no parser of its own here."""
-        if profile.endpoint is None:
-            return [
-                "engine openai needs `endpoint:` with the url of a service that runs, and key_env or key_file where it "
-                "asks for a key."
-            ]
         return []
 
     def request_fields(self) -> dict[str, Any]:

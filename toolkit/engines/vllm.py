@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,7 @@ class VLLM:
             return None
         try:
             return SpecCounts(
-                steps=found["num_spec_steps"],
+                steps=index(found["num_spec_steps"]),  # a null is a fault, not a count without steps
                 drafted=found["num_draft_tokens"],
                 accepted=found["num_accepted_draft_tokens"],
                 num_speculative_tokens=found.get("num_spec_tokens"),

@@ -32,7 +32,8 @@ def remarks(name: str, changes: Sequence[str] = (), engine_name: str | None = No
     """What a check cannot know of a service at an endpoint, since it asks nobody, and whether its key is here."""
     profile = load_profile(name, changes, engine_name)
     if profile.endpoint is None:
-        return []
+        needs = "engine openai needs `endpoint:`, the url of a service that runs, to be measured by its profile"
+        return [needs] if profile.engine == "openai" else []
     said = [f"nothing was sent: only a sweep shows whether {profile.endpoint.url} serves {profile.served_model}"]
     return [*said, *_key(profile.endpoint)]
 

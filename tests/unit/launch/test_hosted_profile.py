@@ -115,8 +115,8 @@ class TestCheck:
         assert len(remarks(written(tmp_path, endpoint={"url": "http://h/v1"}))) == 1
 
     def test_without_an_endpoint_there_is_nothing_to_measure(self, tmp_path: Path) -> None:
-        (problem,) = check_profile(written(tmp_path, endpoint=None))
-        assert problem.startswith("engine openai needs `endpoint:` with the url")
+        (said,) = remarks(written(tmp_path, endpoint=None))
+        assert said.startswith("engine openai needs `endpoint:`, the url")
 
     def test_a_profile_that_is_launched_has_no_remarks(self) -> None:
         assert remarks("baseline-8b") == []
