@@ -439,6 +439,13 @@ class TestCase13FieldsThatSpeculationRefuses:
             swept(tmp_path / "run", server, fields=["min_p=0", "logit_bias={}"])
             assert {body["min_p"] for body in server.bodies} == {0}
 
+    def test_a_server_of_which_that_is_not_known_ends_the_sweep_with_its_own_words(self, tmp_path: Path) -> None:
+        said = (DATA / "vllm-42744-refusal.json").read_text()
+        with StubServer(owned_by="someone", fault=lambda number, body: f"400 {said}") as server:
+            with pytest.raises(EngineError, match="HTTP 400: The min_p and logit_bias sampling parameters are not yet"):
+                swept(tmp_path / "run", server, fields=["min_p=0.1"])
+            assert len(server.served) <= 3
+
     @pytest.mark.parametrize("field", ["n=2", "temperature=1", "stream=false", "model=x", "min_p", "=1"])
     def test_what_is_ours_to_say_is_refused(self, tmp_path: Path, stub: StubServer, field: str) -> None:
         with pytest.raises(InputError, match="--field"):
@@ -604,6 +611,19 @@ class TestCase20CountsThatDisagree:
     def test_it_is_reported(self, tmp_path: Path) -> None:
         (line,) = self.disagreeing(tmp_path, 60)
         assert line.startswith("a: its responses report 0 accepted draft tokens, its counters 60.")
+
+    def test_so_are_tokens_that_came_too_fast_for_what_the_responses_count(self, tmp_path: Path) -> None:
+        """Nothing of its drafts on /metrics, 0 accepted in the responses, and 4 tokens an iteration."""
+        run = write_run(
+            tmp_path,
+            {("a", 1): [(100.0, None)]},
+            baseline=None,
+            cell={"counters": [CounterReading(at=0.0, iterations=0), CounterReading(at=9.0, iterations=20)]},
+        )
+        path = tmp_path / "requests.jsonl"
+        path.write_text(path.read_text().replace('"accepted":12', '"accepted":0'))
+        (line,) = cross_check(Run(run.folder))
+        assert line.startswith("a: its 80 tokens came in 20 iterations, too few for the 0 accepted draft tokens")
 
     def test_counts_that_agree_say_nothing(self, tmp_path: Path) -> None:
         assert self.disagreeing(tmp_path, 0) == []

@@ -210,6 +210,25 @@ class TestCrossCheck:
     def test_silent_without_counters(self, run: Run) -> None:
         assert cross_check(run) == []
 
+    @pytest.mark.parametrize(("iterations", "sentences"), [(100, 0), (98.1, 0), (97.9, 1), (25, 1)])
+    def test_tokens_that_came_in_too_few_iterations_are_reported(
+        self, run: Run, iterations: float, sentences: int
+    ) -> None:
+        # Case 20: 20 requests of 20 tokens at concurrency 4, nothing kept: 400 passes take 100 iterations.
+        records = with_requests(run, *[request(steps=19, drafted=57, accepted=0)] * 20)
+        at = [CounterReading(at=float(i), iterations=7 + i * iterations) for i in (0, 1)]
+        assert len(cross_check(with_counters(records, *at))) == sentences
+
+    def test_accepted_drafts_explain_them(self, run: Run) -> None:
+        records = with_requests(run, *[request(steps=5, drafted=15, accepted=15)] * 20)
+        at = [CounterReading(at=float(i), iterations=i * 25) for i in (0, 1)]
+        assert cross_check(with_counters(records, *at)) == []
+
+    def test_more_iterations_than_ours_are_another_clients(self, run: Run) -> None:
+        records = with_requests(run, *[request(steps=19, drafted=57, accepted=0)] * 20)
+        at = [CounterReading(at=float(i), iterations=i * 900) for i in (0, 1)]
+        assert cross_check(with_counters(records, *at)) == []
+
     def test_silent_where_a_request_told_nothing(self, run: Run) -> None:
         records = [request(steps=6, drafted=24, accepted=12), request(error="broken")]
         assert cross_check(with_counters(with_requests(run, *records), reading(0, 0, 0), reading(12, 48, 24))) == []
