@@ -17,7 +17,8 @@ def looks_random(text: str) -> bool:
 
     Of the first 64 words of prose in any language some repeat (in English a fifth or so); of words or pieces drawn from
     a vocabulary of tens of thousands, one in a hundred. Shorter texts, and scripts without spaces, are not judged by
-    their words.
+    their words. Seen with SmolLM2's 49,152 tokens: all of 300 texts of 128, 256, 512 and 1,024 drawn ids each are
+    recognised, and 97 % to all of the runs of consecutive ids that `vllm bench serve` makes; none of 64 ids.
     """
     words = text[: 32 * MOST].split()[:MOST]
     if len(words) >= 8 and sum(_NUMBER.fullmatch(word) is not None for word in words) >= NUMBERS * len(words):
