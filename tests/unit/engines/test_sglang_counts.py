@@ -264,6 +264,25 @@ class TestRecorded:
         assert sum(size or 0 for _, size in answer.chunks) == answer.completion_tokens == len(answer.answer_ids) == 40
         assert answer.passes(endpoint, True) == (32, 32)
 
+    def test_a_draft_model_whose_chunks_hold_several_tokens(self) -> None:
+        lines = (RECORDED / "stream-draft.jsonl").read_text(encoding="utf-8").splitlines()
+        answer = Answer(sent=0.0)
+        endpoint = Endpoint("sglang", "http://127.0.0.1:8000/v1", "m", ENGINE)
+        reader = EventStream(endpoint, answer, None)
+        for line in lines:
+            reader.feed(f"data: {line}\n\n".encode(), 0.0)
+        assert answer.counts == SpecCounts(
+            steps=9,
+            drafted=36,
+            accepted=30,
+            num_speculative_tokens=4,
+            accepted_histogram=[1, 0, 0, 2, 6],
+            own={"spec_accept_rate": 0.8333333333333334, "spec_accept_length": 4.444444444444445},
+        )
+        sizes = [size for _, size in answer.chunks]
+        assert sum(size or 0 for size in sizes) == answer.completion_tokens == 40
+        assert answer.passes(endpoint, True) == (10, 10) == (len(sizes), len(sizes))
+
     def test_an_answer_that_was_not_streamed(self) -> None:
         whole = json.loads((RECORDED / "answer.json").read_text(encoding="utf-8"))
         counts = ENGINE.spec_counts(whole)

@@ -215,9 +215,10 @@ class _Collected:
         """One chunk. Raises what reading nonsense raises."""
         told = endpoint.engine.spec_counts(chunk)
         self.counts = told.following(self.counts) if told is not None else self.counts
-        self.prompt_ids = chunk.get("prompt_token_ids") or self.prompt_ids
+        self.prompt_ids = endpoint.engine.prompt_ids(chunk) or chunk.get("prompt_token_ids") or self.prompt_ids
         choices = chunk.get("choices")
         if not choices:
+            self.token_ids += endpoint.engine.answer_ids(chunk) or ()  # SGLang: all of them, after the text
             return
         choice = choices[0]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
