@@ -45,9 +45,11 @@ class Arrivals:
         connection = response.connection
         tap = connection.transport.get_protocol() if connection and connection.transport else None
         if not isinstance(tap, _Tap):  # all of it came with the head, and the connection has been given back
-            ended, arrived = False, time.perf_counter()
-            while not ended and (data := await response.content.readany()):
-                ended = feed(data, arrived)
+            ended = False
+            while not ended:
+                async with asyncio.timeout(stall):
+                    data = await response.content.readany()
+                ended = not data or feed(data, time.perf_counter())
             return
         stream = _Stream(tap, response.content, feed, stall)
         try:

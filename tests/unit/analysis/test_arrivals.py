@@ -231,7 +231,7 @@ class TestCost:
 
     def test_64_streams_of_50_chunks_a_second_leave_the_core_idle(self, load_client: ModuleType) -> None:
         with load_client.Stub(50, 50.0) as stub:
-            shares = [one["cpu"] / one["wall"] for one in (load_client.be("ours", stub.port, 64, 50) for _ in range(3))]
+            shares = [one["cpu"] / one["wall"] for one in (load_client.be("ours", stub.port, 64, 50) for _ in range(2))]
         assert min(shares) < 0.2, shares  # 0.06 on an idle machine
 
 
