@@ -125,14 +125,35 @@ class Point:
         }
 
 
+class Enough:
+    """Whether longer drafts can pay: asked after each depth, of the texts searched with.
+
+    A further draft token costs c at least and is kept by no more rounds than the one before. Once those are fewer than
+    c times the best speedup so far, all longer drafts are worse.
+    """
+
+    def __init__(self, c: float, cost: Callable[[int], float], text: IntArray, left: IntArray) -> None:
+        self.depth = 0
+        self._c, self._cost, self._text, self._left = c, cost, text, left
+        self._best = 0.0
+
+    def __call__(self, depth: int, counts: IntArray) -> bool:
+        self.depth = depth
+        rounds = Kept(counts, self._text, self._left).rounds(depth)
+        self._best = max(self._best, rounds.speedup(self._cost(depth)).value)
+        alive = max(float((rounds.kept == depth).mean()), float((counts >= depth).mean()))
+        return alive <= self._c * self._best
+
+
+def round_cost(c: float, verify: Callable[[int], float]) -> Callable[[int], float]:
+    """What a round of K drafts takes in target steps; `verify(n)` is a pass over n tokens, in passes over one."""
+    return lambda k: verify(k + 1) + k * c
+
+
 def point(
-    layers: Sequence[int], c: float, verify: Callable[[int], float], searched: Kept, held_out: Kept, most: int
+    layers: Sequence[int], c: float, cost: Callable[[int], float], searched: Kept, held_out: Kept, most: int
 ) -> Point:
-    """The point of `layers` with its best K of 1 to `most`. `verify(n)` is a pass over n tokens, in target steps."""
-
-    def cost(k: int) -> float:
-        return verify(k + 1) + k * c
-
+    """The point of `layers` with its best K of 1 to `most`."""
     best = max(range(1, most + 1), key=lambda k: searched.rounds(k).speedup(cost(k)).value)
     return Point(tuple(layers), c, cost, searched, held_out, best)
 

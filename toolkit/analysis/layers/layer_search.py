@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from toolkit.analysis.forecast.cost import read_cost
-from toolkit.analysis.layers.curve import Kept, LayerSearch, point
+from toolkit.analysis.forecast.estimate import IntArray
+from toolkit.analysis.layers.curve import Enough, Kept, LayerSearch, Point, point, round_cost
 from toolkit.analysis.layers.search import search
 from toolkit.analysis.layers.shared_kv import Recording, Scorer, continuations
 from toolkit.analysis.workload import in_language, load_workload
@@ -69,9 +70,8 @@ def layer_search(ask: LayerAsk, told: Callable[[str], None] = lambda _: None) ->
     best = search(scorer, told)
     points = []
     for size in sorted(best, reverse=True):
-        told(f"drafting {ask.k} tokens with {size} of {target.layers} layers")
-        kept = [_kept(one, best[size], ask.k) for one in recordings]
-        points.append(point(best[size], target.step_share(size), verify, kept[0], kept[1], ask.k))
+        told(f"drafting with {size} of {target.layers} layers")
+        points.append(_point(recordings, best[size], target.step_share(size), verify, ask.k))
     found = LayerSearch(
         target=target.name,
         prompts=ask.prompts,
@@ -157,8 +157,21 @@ def _encode(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[in
         return tokenizer.encode("\n\n".join(message["content"] for message in messages))
 
 
-def _kept(recording: Recording, layers: tuple[int, ...], k: int) -> Kept:
-    starts = recording.starts
-    text = recording.text[starts]
+def _point(
+    recordings: Sequence[Recording], layers: tuple[int, ...], c: float, verify: Callable[[int], float], most: int
+) -> Point:
+    """Drafts as long as may pay on the texts searched with, and as long on those held out."""
+    cost = round_cost(c, verify)
+    searched, held_out = ((one.text[one.starts], _left(one)) for one in recordings)
+    enough = Enough(c, cost, *searched)
+    counts = recordings[0].kept(layers, most, enough)
+    depth = max(1, enough.depth)
+    others = recordings[1].kept(layers, depth)
+    return point(layers, c, cost, Kept(counts, *searched), Kept(others, *held_out), depth)
+
+
+def _left(recording: Recording) -> IntArray:
+    """Tokens of its text behind each start."""
     ends = np.array([int((recording.text <= number).sum()) for number in range(len(recording.texts))])
-    return Kept(recording.kept(layers, k), text, ends[text] - starts)
+    left: IntArray = ends[recording.text[recording.starts]] - recording.starts
+    return left

@@ -9,7 +9,7 @@ The target runs once over each text; its inputs to every layer are kept. A set o
 states are known (`Scorer`) is run from the first layer where they differ.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,10 +143,13 @@ class Recording:
         """The token that the model says follows, of hidden states [n, width] behind the last kept layer: [n]."""
         return _says(self.network, self.network.model.norm(hidden))
 
-    def kept(self, layers: Sequence[int], k: int) -> IntArray:
+    def kept(
+        self, layers: Sequence[int], k: int, enough: Callable[[int, IntArray], bool] = lambda depth, counts: False
+    ) -> IntArray:
         """Of drafts of `k` tokens from each start, how many the target keeps: [starts].
 
-        Where the text ends, the tokens beyond its end count as not kept.
+        Where the text ends, the tokens beyond its end count as not kept. Drafts end before `k` when `enough` says so of
+        a depth and of the counts that drafts of that depth have.
         """
         import torch
 
@@ -169,6 +172,8 @@ class Recording:
                 alive = alive[right]
                 drafted.select(right)
                 counts[alive] += 1
+                if enough(depth, counts):
+                    break
         return counts
 
 

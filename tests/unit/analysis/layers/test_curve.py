@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.analysis.layers.curve import Kept, LayerSearch, Point, point
+from toolkit.analysis.layers.curve import Enough, Kept, LayerSearch, Point, point, round_cost
 from toolkit.theory import expected_tokens_by_position
 
 
@@ -60,7 +60,7 @@ GOOD, BAD = [[1] * 20] * 8, [[0, 1, 0, 0, 0] * 4] * 8
 
 
 def made(searched: list[list[int]], held_out: list[list[int]], c: float, layers: int = 2, most: int = 4) -> Point:
-    return point(range(layers), c, lambda tokens: 1.0, kept(*searched), kept(*held_out), most)
+    return point(range(layers), c, lambda k: 1 + k * c, kept(*searched), kept(*held_out), most)
 
 
 class TestPoint:
@@ -70,8 +70,30 @@ class TestPoint:
         assert one.speedup.value < 1
 
     def test_a_pass_over_more_tokens_that_takes_longer_is_counted(self) -> None:
-        one = point([0], 0.1, lambda tokens: 1 + 0.2 * (tokens - 1), kept(*GOOD), kept(*GOOD), 1)
+        cost = round_cost(0.1, lambda tokens: 1 + 0.2 * (tokens - 1))
+        one = point([0], 0.1, cost, kept(*GOOD), kept(*GOOD), 1)
         assert one.speedup.value == pytest.approx(2 / (1 + 0.1 + 0.2))
+
+
+class TestEnough:
+    @given(st.lists(st.lists(st.integers(0, 8), min_size=8, max_size=30), min_size=2, max_size=4), st.floats(0.05, 1))
+    def test_no_longer_draft_would_have_paid_more_by_average_over_starts(
+        self, texts: list[list[int]], c: float
+    ) -> None:
+        drafts = kept(*texts)
+        enough = Enough(c, lambda k: 1 + k * c, drafts.text, drafts.left)
+        depth = next((k for k in range(1, 9) if enough(k, np.minimum(drafts.counts, k))), 8)
+        speedups = [(1 + np.minimum(drafts.counts, k).mean()) / (1 + k * c) for k in range(1, 9)]
+        by_rounds = [drafts.rounds(k).speedup(1 + k * c).value for k in range(1, 9)]
+        assert max(speedups[depth - 1 :]) <= max(*speedups[:depth], *by_rounds[:depth]) + 1e-9
+
+    def test_a_draft_that_is_always_kept_goes_on(self) -> None:
+        drafts = kept([8] * 20, [8] * 20)
+        assert not Enough(0.5, lambda k: 1 + 0.5 * k, drafts.text, drafts.left)(1, np.minimum(drafts.counts, 1))
+
+    def test_a_draft_that_is_seldom_kept_ends_at_once(self) -> None:
+        drafts = kept(*BAD)
+        assert Enough(0.5, lambda k: 1 + 0.5 * k, drafts.text, drafts.left)(1, drafts.counts)
 
 
 def found(*points: Point) -> LayerSearch:

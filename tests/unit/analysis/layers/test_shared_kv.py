@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from toolkit.analysis.forecast.estimate import IntArray
 from toolkit.analysis.layers.shared_kv import Recording, Scorer, Text, continuations
 from toolkit.errors import InputError
 
@@ -102,6 +103,16 @@ class TestKept:
 
     def test_shorter_drafts_keep_the_same_as_far_as_they_go(self, recording: Recording) -> None:
         assert (recording.kept((0, 1, 3, 4), 2) == np.minimum(recording.kept((0, 1, 3, 4), 4), 2)).all()
+
+    def test_drafts_end_at_the_depth_that_is_enough(self, recording: Recording) -> None:
+        asked: list[int] = []
+
+        def enough(depth: int, counts: IntArray) -> bool:
+            asked.append(depth)
+            return depth == 2
+
+        assert (recording.kept((0, 1, 3, 4), 4, enough) == recording.kept((0, 1, 3, 4), 2)).all()
+        assert asked == [1, 2]
 
 
 class TestTexts:
