@@ -1,5 +1,6 @@
 """llama.cpp's dialect: what a profile becomes, and what its running totals say of steps and passes."""
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.analysis.endpoint import Endpoint
 from toolkit.analysis.run import ArmInfo
+from toolkit.analysis.stream import Answer, EventStream
 from toolkit.engines import ENGINES, engine
 from toolkit.engines.contract import Counters, Profile, SpecCounts
 from toolkit.engines.llamacpp import LlamaCpp, find_server, lab_server
@@ -21,6 +24,7 @@ from toolkit.launch.models import config_folder
 from toolkit.launch.profile import load_profile
 
 ENGINE = LlamaCpp()
+DATA = Path(__file__).parents[2] / "data" / "llamacpp"
 LIMITS = {"max_model_len": 512, "max_num_seqs": 8}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
 DRAFT = {"method": "draft_model", "draft": "./d.gguf", "num_speculative_tokens": 4}
@@ -413,3 +417,64 @@ def test_the_file_of_the_weights_says_their_precision(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + one)
     assert ENGINE.command(profile(), lambda _: os.fspath(path)).precision == "Q8_0"
+
+
+class TestRecorded:
+    """Responses and pages of a real server; what is right is in the README beside them."""
+
+    @staticmethod
+    def answer(name: str) -> Answer:
+        endpoint = Endpoint(name, "http://x/v1", "m", ENGINE)
+        answer = Answer(sent=0.0)
+        stream = EventStream(endpoint, answer, None)
+        for at, line in enumerate((DATA / f"{name}.jsonl").read_bytes().splitlines()):
+            stream.feed(b"data: " + line + b"\n\n", float(at))
+        stream.judge()
+        return answer
+
+    def test_steps_are_those_of_the_page(self) -> None:
+        counts = self.answer("ngram").counts
+        assert counts is not None
+        assert (counts.steps, counts.drafted, counts.accepted, counts.passes) == (7, 28, 12, 17)
+        assert counts.per_step_accepted == [0, 3, 3, 0, 3, 0, 3]
+
+    def test_the_page_says_the_same(self) -> None:
+        page = ENGINE.counters((DATA / "metrics-ngram.txt").read_text())
+        assert (page.drafts, page.drafted, page.accepted, page.iterations) == (7, 28, 12, 17)
+        assert page.accepted_per_position == [4, 4, 4, 0]
+
+    def test_every_token_is_in_a_chunk_the_end_mark_too(self) -> None:
+        answer = self.answer("ngram")
+        assert [size for _, size in answer.chunks] == [1] * 29
+        assert (answer.completion_tokens, answer.finish_reason) == (29, "stop")
+
+    def test_halves_of_characters_leave_the_steps_open_and_the_sums_known(self) -> None:
+        counts = self.answer("halves").counts
+        assert counts is not None
+        assert (counts.steps, counts.passes, counts.drafted, counts.accepted) == (None, None, 31, 31)
+
+    def test_the_bounds_where_steps_are_open_hold_what_the_page_counts(self) -> None:
+        answer = self.answer("halves")
+        low, high = answer.passes(Endpoint("x", "http://x/v1", "m", ENGINE), True) or (0, 0)
+        decodes = ENGINE.counters((DATA / "metrics-halves.txt").read_text()).iterations
+        assert decodes is not None
+        assert low <= decodes <= high
+
+    def test_a_chunk_of_a_whole_character_carries_its_tokens(self) -> None:
+        assert [size for _, size in self.answer("halves").chunks] == [3] * 13 + [1]
+
+    def test_without_speculation_every_token_is_a_pass(self) -> None:
+        answer = self.answer("baseline")
+        assert answer.passes(Endpoint("x", "http://x/v1", "m", ENGINE), False) == (17, 17)
+
+    def test_a_plain_servers_page_does_not_tell_whether_it_drafts(self) -> None:
+        page = ENGINE.counters((DATA / "metrics-baseline.txt").read_text())
+        assert (page.drafts, page.speculates) == (0, None)
+
+    def test_a_page_of_another_engine_says_nothing(self) -> None:
+        page = ENGINE.counters((DATA.parent / "vllm" / "metrics.txt").read_text())
+        assert (page.iterations, page.drafts, page.accepted_per_position, page.speculates) == (None, None, [], None)
+
+    def test_its_version_is_told_where_it_is_looked_for(self) -> None:
+        path, key = ENGINE.version_at or ("", "")
+        assert (path, json.loads((DATA / "props.json").read_text())[key]) == ("/props", "b0-unknown")
