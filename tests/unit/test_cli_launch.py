@@ -4,12 +4,15 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from toolkit.cli import app
+from toolkit.errors import EngineError, InputError
 from toolkit.launch.profile import shipped_profiles
 
 Done = subprocess.CompletedProcess[str]
@@ -52,6 +55,50 @@ class TestDryRun:
     def test_plain_it_names_the_container(self, capsys: pytest.CaptureFixture[str]) -> None:
         app(["launch", "-p", "ngram-8b", "--dry-run"], standalone_mode=False)
         assert capsys.readouterr().out.startswith("docker run --rm --name toolkit-ngram-8b-8000 ")
+
+    def test_for_another_engine_it_names_that_ones_image(self, capsys: pytest.CaptureFixture[str]) -> None:
+        app(["launch", "-p", "draft-1b", "--engine", "sglang", "--dry-run"], standalone_mode=False)
+        words = shlex.split(capsys.readouterr().out)
+        assert words[words.index("--entrypoint") + 2 :][:3] == [
+            "lmsysorg/sglang:latest-cu130",
+            "-m",
+            "sglang.launch_server",
+        ]
+
+    def test_what_the_profile_leaves_open_is_said_on_stderr(self, capsys: pytest.CaptureFixture[str]) -> None:
+        change = "limits.max_num_seqs=null"
+        app(["launch", "-p", "draft-1b", "--engine", "sglang", "--set", change, "--dry-run"], standalone_mode=False)
+        said = capsys.readouterr()
+        assert "--max-running-requests 48" in said.out
+        assert "this is used: limits.max_num_seqs 48, in both arms" in said.err
+
+
+class TestCheckOfAll:
+    """Without names: each shipped profile gets a line, whatever becomes of it."""
+
+    @pytest.fixture
+    def verdicts(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+        def check(name: str, changes: Sequence[str], engine: str | None) -> list[str]:
+            if name == "fireworks":
+                raise InputError("an endpoint cannot be launched")
+            if name == "lab-ngram":
+                raise EngineError("the engine is not installed")
+            return []
+
+        monkeypatch.setattr("toolkit.launch.check.check_profile", check)
+        code = app(["profiles", "check", "--engine", "sglang", "--json"], standalone_mode=False)
+        said = capsys.readouterr()
+        return {"code": code, "err": said.err, **{one["profile"]: one for one in json.loads(said.out)}}
+
+    def test_one_that_the_engine_takes(self, verdicts: dict[str, Any]) -> None:
+        assert verdicts["draft-1b"] == {"profile": "draft-1b", "ok": True, "problems": []}
+
+    def test_one_that_is_not_for_it(self, verdicts: dict[str, Any]) -> None:
+        assert (verdicts["fireworks"]["ok"], verdicts["code"]) == (False, 1)
+
+    def test_one_whose_engine_is_not_here_is_neither_good_nor_bad(self, verdicts: dict[str, Any]) -> None:
+        assert verdicts["lab-ngram"]["ok"] is None
+        assert "not checked: the engine is not installed" in verdicts["err"]
 
 
 class TestInput:

@@ -57,7 +57,7 @@ def profiles_check(
 
     When none is named, profiles of an engine that is not installed here are passed over, and said to be.
     """
-    from toolkit.errors import EngineError
+    from toolkit.errors import EngineError, InputError
     from toolkit.launch.check import check_profile, remarks
     from toolkit.launch.profile import shipped_profiles
 
@@ -70,9 +70,13 @@ def profiles_check(
             if names:
                 raise
             passed_over[name] = error
+        except InputError as error:  # a shipped profile is sound, so it is one that the other engine cannot take
+            if names or engine is None:
+                raise
+            found[name] = [str(error)]
     if not found and passed_over:
         raise next(iter(passed_over.values()))
-    told = {name: remarks(name, changes or (), engine) for name in found}
+    told = {name: [] if found[name] else remarks(name, changes or (), engine) for name in found}
     if as_json:
         checked = [
             {

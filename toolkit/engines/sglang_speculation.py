@@ -17,6 +17,7 @@ _ALGORITHMS = {
 _ABSENT = {
     "lookup": "our prompt lookup is a proposer for vLLM; SGLang's own lookup is method ngram",
     "suffix": "SGLang has no suffix decoding; its own lookup is method ngram",
+    "layer_skip": "drafting with the target's own layers is ours for vLLM, SGLang has nothing like it",
     "medusa": "SGLang serves no Medusa heads; it has eagle, eagle3 and mtp",
 }
 
@@ -37,8 +38,8 @@ def speculative_arguments(speculation: Speculation, resolve: Callable[[str], str
     Raises InputError for a method or a word that SGLang has not, and for an option that repeats a word of ours.
     """
     method = speculation.method
-    if method in _ABSENT:
-        raise InputError(f"speculation.method {method}: {_ABSENT[method]}.")
+    if method not in _ALGORITHMS:
+        raise InputError(f"speculation.method {method}: {_ABSENT.get(method, 'SGLang has no such method')}.")
     if speculation.schedule is not None:
         raise InputError(f"speculation.schedule: {NO_SCHEDULE}.")
     for word in ("lookup_min", "lookup_max"):

@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from toolkit.analysis.ask import Ask, plan_of
 from toolkit.engines import sglang, sglang_python
-from toolkit.engines.contract import Command, Profile, Speculation
+from toolkit.engines.contract import Command, Method, Profile, Speculation
 from toolkit.engines.sglang import RUNNING_REQUESTS, SGLang
 from toolkit.engines.sglang_speculation import speculative_arguments
 from toolkit.errors import EngineError, InputError
 from toolkit.launch.profile import load_profile
 
 ENGINE = SGLang()
+METHODS = {"draft_model", "ngram", "eagle", "eagle3", "mtp"}
 LAB = "/checkout/.venv-sglang/bin/python"
 
 BASELINE = [
@@ -182,10 +184,11 @@ class TestSpeculation:
     def test_ngram_takes_no_steps_and_no_topk(self) -> None:
         assert not {"--speculative-num-steps", "--speculative-eagle-topk"} & set(arguments("ngram"))
 
-    @pytest.mark.parametrize("method", ["lookup", "suffix", "medusa"])
+    @pytest.mark.parametrize("method", sorted(set(get_args(Method)) - METHODS))
     def test_a_method_that_sglang_has_not_is_refused(self, method: str) -> None:
+        speculation = Speculation.model_construct(method=method, num_speculative_tokens=4)
         with pytest.raises(InputError, match=rf"^speculation\.method {method}: [^.]*SGLang[^.]*\.$"):
-            arguments(method)
+            speculative_arguments(speculation, same)
 
     @pytest.mark.parametrize("word", ["lookup_min", "lookup_max"])
     def test_a_bound_of_the_match_is_refused_with_what_there_is(self, word: str) -> None:

@@ -76,3 +76,8 @@ def test_a_malformed_profile_is_refused(tmp_path: Path) -> None:
 
 def test_an_endpoint_has_nothing_to_check() -> None:
     assert check_profile("draft-1b", ["engine=openai"]) == []
+
+
+def test_another_engine_than_the_profiles_is_asked(says: Says) -> None:
+    says(["odd"])
+    assert (check_profile("draft-1b"), check_profile("draft-1b", engine_name="openai")) == (["odd"], [])
