@@ -61,6 +61,14 @@ def crowded(toolkit: Toolkit, baseline: list[Reply]) -> Iterator[Served]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def own(toolkit: Toolkit, crowded: Served, baseline: list[Reply]) -> Iterator[Served]:
+    toolkit.run("stop", str(PORT))  # the other form was asked all that it is asked: see the order of the tests
+    with served(toolkit, "lab-layer-skip", *CROWDED, "speculation.layer_cache=own", port=PORT) as server:
+        server.replies = server.ask(asked()[:24], pause=0.01)
+        yield server
+
+
 def told(server: Served) -> str:
     """The line in which the worker says what drafts."""
     (line,) = [line for line in server.log.read_text().splitlines() if "layer skip drafts" in line]
@@ -109,13 +117,6 @@ class TestACrowdedSharedCache:
 
 
 class TestACacheOfItsOwn:
-    @pytest.fixture(scope="class")
-    def own(self, toolkit: Toolkit, crowded: Served, baseline: list[Reply]) -> Iterator[Served]:
-        toolkit.run("stop", str(PORT))  # the other form was asked all that it is asked: see the order of the tests
-        with served(toolkit, "lab-layer-skip", *CROWDED, "speculation.layer_cache=own", port=PORT) as server:
-            server.replies = server.ask(asked()[:24], pause=0.01)
-            yield server
-
     def test_every_token_is_the_baselines(self, own: Served, baseline: list[Reply]) -> None:
         found = judged(own.replies, [one for one in baseline if one.prompt < 24])
         assert found.verdict == "lossless", (found.reason, found.examples)
