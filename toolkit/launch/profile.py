@@ -121,7 +121,8 @@ def _where(layers: Sequence[ProfileFile], keys: Keys, changes: Sequence[str]) ->
     for change in reversed(changes):
         changed = change.partition("=")[0].strip()
         if dotted == changed or dotted.startswith(f"{changed}.") or changed.startswith(f"{dotted}."):
-            return f"--set {changed}" if _may_be_secret(changed.rpartition(".")[2]) else f"--set {change}"
+            last = changed.rpartition(".")[2]
+            return f"--set {changed}" if is_secret(last) or last == "key_env" else f"--set {change}"
     for depth in range(len(keys), 0, -1):  # the file that holds the deepest part of the key
         for layer in layers:
             if layer.holds(keys[:depth]):
