@@ -16,8 +16,10 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin
 
 from toolkit.engines.llamacpp import lab_server
@@ -131,10 +133,23 @@ def _build(source: Path, build: Path, jobs: int) -> None:
         ["cmake", "-S", str(source), "-B", str(build), *options],
         ["cmake", "--build", str(build), "--target", "llama-server", "--parallel", str(jobs)],
     ):
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if done.returncode:
-            lines = [line for line in (done.stdout + done.stderr).splitlines() if "rror" in line]
-            raise EngineError(f"`{' '.join(command[:2])}` failed: {' '.join(lines[-3:]) or done.returncode}")
+        code, said = _ran(command)
+        if code:
+            lines = [line for line in said if "rror" in line]
+            raise EngineError(f"`{' '.join(command[:2])}` failed: {' '.join(lines[-3:]) or code}")
+
+
+def _ran(command: Sequence[str]) -> tuple[int, Sequence[str]]:
+    """Run `command`, and say at every tenth how far it is, as its own lines tell. Its exit code and last lines."""
+    last, tenths = deque[str](maxlen=400), 0
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, errors="replace", **streams) as process:
+        for line in process.stdout or ():
+            last.append(line.strip())
+            if (done := re.match(r"\[ *(\d+)%\]", line)) and int(done[1]) // 10 > tenths:
+                tenths = int(done[1]) // 10
+                _say(f"{10 * tenths} % built")
+    return process.returncode, last
 
 
 def _say(what: str) -> None:

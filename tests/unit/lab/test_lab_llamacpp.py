@@ -6,6 +6,7 @@ import io
 import tarfile
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,25 +66,32 @@ class FakeTools:
         self.error = ""
 
     def run(self, command: Sequence[str], **_: object) -> SimpleNamespace:
+        """`pip config get`, which finds nothing."""
         self.commands.append(command)
-        if command[0] != "cmake":
-            return SimpleNamespace(returncode=0, stdout="", stderr="")
+        return SimpleNamespace(returncode=1, stdout="", stderr="")
+
+    @contextmanager
+    def popen(self, command: Sequence[str], **_: object) -> Iterator[SimpleNamespace]:
+        self.commands.append(command)
         if self.error:
-            return SimpleNamespace(returncode=2, stdout="", stderr=self.error)
+            yield SimpleNamespace(returncode=2, stdout=[self.error])
+            return
         if "-S" in command:
             source = Path(command[command.index("-S") + 1])
             self.sources = sorted(str(path.relative_to(source.parent)) for path in source.parent.rglob("*"))
+            yield SimpleNamespace(returncode=0, stdout=["-- Configuring done\n"])
         else:
             binary = Path(command[2]) / "bin" / "llama-server"
             binary.parent.mkdir(parents=True)
             binary.write_text("#!/bin/sh\n")
-        return SimpleNamespace(returncode=0, stdout="", stderr="")
+            yield SimpleNamespace(returncode=0, stdout=["[  9%] Building\n", "[ 34%] Building\n", "[ 36%] Building\n"])
 
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> FakeTools:
     fake = FakeTools()
     monkeypatch.setattr(llamacpp.subprocess, "run", fake.run)
+    monkeypatch.setattr(llamacpp.subprocess, "Popen", fake.popen)
     monkeypatch.setattr(llamacpp.shutil, "which", lambda name: f"/usr/bin/{name}")
     return fake
 
@@ -129,6 +137,10 @@ class TestBuild:
         tools.error = ""
         (index / "files" / llamacpp.SDIST).unlink()
         assert llamacpp.ensure_server(1).exists()
+
+    def test_it_says_how_far_it_is(self, tools: FakeTools, capsys: pytest.CaptureFixture[str]) -> None:
+        llamacpp.ensure_server(1)
+        assert capsys.readouterr().err.count("% built") == 1
 
     def test_a_tool_that_is_not_here_is_named(self, tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(llamacpp.shutil, "which", lambda name: None)
