@@ -73,10 +73,13 @@ def comparisons(folder: Path) -> dict[tuple[str, int], dict[str, tuple[str, floa
 
 
 def runs_in(folder: Path) -> dict[str, dict[tuple[str, int], dict[int, float]]]:
-    """The rates of each Run in `folder`, by its name."""
-    return {
-        path.name: rates(Run(path)) for path in sorted(folder.iterdir(), reverse=True) if (path / "run.json").exists()
-    }
+    """The rates in the Runs of `folder`, by workload; a workload's levels may be spread over several Runs."""
+    found: dict[str, dict[tuple[str, int], dict[int, float]]] = {}
+    for path in sorted(folder.iterdir(), reverse=True):
+        if (path / "run.json").exists():
+            run = Run(path)
+            found.setdefault(run.info.workload.name, {}).update(rates(run))
+    return dict(sorted(found.items(), reverse=True))
 
 
 def markdown(folder: Path) -> str:
