@@ -12,7 +12,8 @@ import os
 def prepare() -> None:
     """Make this process fit to import sglang: call it first. Idempotent; imports torch and nothing of the server.
 
-    Sets, where the environment does not: SGLANG_USE_CPU_ENGINE=1, one OpenMP thread, and the core it is bound to.
+    Sets, where the environment does not: SGLANG_USE_CPU_ENGINE=1, one OpenMP thread, and a core to bind it to, which
+    spares SGLang the search for NUMA nodes (only the compiled kernels would bind it).
     """
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
