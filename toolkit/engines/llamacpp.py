@@ -23,6 +23,7 @@ from toolkit.engines.metrics import Page
 from toolkit.errors import EngineError, InputError
 
 SERVER_VARIABLE = "LLAMA_SERVER"
+_NO_PROBABILITIES = "llama.cpp gives no probabilities of tokens that come from a step with a draft (post_decode)"
 _NOT_HERE = f"no llama-server is here: `make lab-llamacpp` builds one, or name yours in {SERVER_VARIABLE}."
 _VOCABULARY_SLACK = 128  # tokens by which llama.cpp lets vocabularies differ (SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
 
@@ -66,7 +67,7 @@ class LlamaCpp:
     owners = frozenset({"llamacpp"})
     version_at: tuple[str, str] | None = ("/props", "build_info")
     greedy_on: frozenset[str] = frozenset()
-    not_under_speculation: Mapping[str, str] = {}
+    not_under_speculation: Mapping[str, str] = dict.fromkeys(("n_probs", "top_logprobs"), _NO_PROBABILITIES)
 
     def command(self, profile: Profile, resolve: Callable[[str], str]) -> Command:
         """argv of llama-server: `llama-server` itself where none is found, so that the command can be shown anywhere.

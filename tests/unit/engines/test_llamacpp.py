@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.analysis.endpoint import Endpoint
+from toolkit.analysis.further_fields import refuse_fields
 from toolkit.analysis.run import ArmInfo
 from toolkit.analysis.stream import Answer, EventStream
 from toolkit.engines import ENGINES, engine
@@ -403,6 +404,12 @@ def test_a_real_arm_is_not_taken_for_one_by_lot() -> None:
 
 def test_its_key_is_read_from_the_environment_and_is_no_argument() -> None:
     assert ENGINE.key_variable == "LLAMA_API_KEY"
+
+
+@pytest.mark.parametrize("field", ["n_probs", "top_logprobs"])
+def test_probabilities_are_not_for_a_server_that_speculates(field: str) -> None:
+    with pytest.raises(InputError, match="no probabilities of tokens that come from a step with a draft"):
+        refuse_fields("arm", ENGINE, {field: 3})
 
 
 def test_it_is_one_of_the_engines() -> None:
