@@ -80,5 +80,6 @@ def _speedups(axes: Axes, found: LayerSearch, style: dict[str, Any]) -> None:
     best = found.best
     axes.plot([best.c], [best.speedup.value], marker="o", markersize=10, markerfacecolor="none",
               markeredgecolor=INK, zorder=4)  # fmt: skip
-    axes.annotate(f"{len(best.layers)} layers, K = {best.k}", (best.c, best.speedup.value), (0, -13),
-                  textcoords="offset points", ha="center", va="center", size=7, color=INK)  # fmt: skip
+    axes.annotate(f"{len(best.layers)} layers, K = {best.k}", (best.c, best.speedup.value), (0, -14),
+                  textcoords="offset points", ha="right" if best.c > 0.5 else "left", va="center", size=7,
+                  color=INK)  # fmt: skip
