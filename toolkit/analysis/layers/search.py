@@ -5,7 +5,7 @@ layers, from few to many, a kept layer is exchanged for one that was left out, a
 the way counts for the sizes beside it too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 Layers = tuple[int, ...]
@@ -14,7 +14,7 @@ WIDTH = 6
 """Of a set's layers, how many are tried for removal between two rounds that try all: those missed least so far."""
 ALL_EVERY = 5
 """Removals from one round that tries all layers to the next."""
-EXCHANGED = 2
+EXCHANGED = 3
 """Layers tried on either side of an exchange."""
 
 
@@ -42,12 +42,12 @@ def search(scores: Scores, told: Callable[[str], None] = lambda _: None) -> dict
 
 
 class _Best:
-    """The best set of each size among all that were scored, and the last known loss of leaving a layer out."""
+    """The best set of each size among all that were scored, and what leaving a layer out of a set of some size lost."""
 
     def __init__(self, scores: Scores) -> None:
         self.scores = scores
         self.sets: dict[int, Layers] = {}
-        self.loss: dict[int, float] = {}
+        self._lost: dict[int, dict[int, float]] = {}
 
     def score(self, layers: Layers) -> float:
         found = self.scores.agreement(layers)
@@ -60,11 +60,16 @@ class _Best:
     def without(self, layers: Layers, layer: int) -> float:
         """The score of `layers` without `layer`."""
         found = self.score(tuple(kept for kept in layers if kept != layer))
-        self.loss[layer] = self.scores.agreement(layers) - found
+        self._lost.setdefault(len(layers), {})[layer] = self.scores.agreement(layers) - found
         return found
 
-    def least_missed(self, layers: Iterable[int], most: int) -> list[int]:
-        return sorted(layers, key=lambda layer: self.loss.get(layer, 0.0))[:most]
+    def least_missed(self, layers: Layers, most: int) -> list[int]:
+        """Of `layers` those that were missed least in the smallest set that has no fewer layers."""
+        known: dict[int, float] = {}
+        for size in sorted(self._lost, reverse=True):
+            if size >= len(layers):
+                known |= self._lost[size]
+        return sorted(layers, key=lambda layer: known.get(layer, 0.0))[:most]
 
 
 def _remove(best: _Best, told: Callable[[str], None]) -> list[int]:
