@@ -210,8 +210,10 @@ def _version(server: Path, changed: int) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"version: (\d+) \(([^)\s]+)\)", done.stdout + done.stderr)
-    return f"b{found[1]}-{found[2]}" if found else None
+    found = re.search(
+        r"version: .*\(build (\d+), commit ([^)\s]+)\)|version: (\d+) \(([^)\s]+)\)", done.stdout + done.stderr
+    )
+    return f"b{found[1] or found[3]}-{found[2] or found[4]}" if found else None
 
 
 def _refuse_foreign(profile: Profile) -> None:

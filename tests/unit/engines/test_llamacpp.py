@@ -205,8 +205,11 @@ class TestFindingTheServer:
         with pytest.raises(InputError, match=r"LLAMA_SERVER=/no/such: there is no such program; `make lab-llamacpp`"):
             find_server({"LLAMA_SERVER": "/no/such", "PATH": str(tmp_path)})
 
-    def test_its_version_is_what_props_calls_build_info(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        script = "echo 'version: 11434 (abc123)' >&2; echo 'built with GNU' >&2"
+    @pytest.mark.parametrize("line", ["version: 0.6.0-dev (build 11434, commit abc123)", "version: 11434 (abc123)"])
+    def test_its_version_is_what_props_calls_build_info(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+    ) -> None:
+        script = f"echo '{line}' >&2; echo 'built with GNU' >&2"
         monkeypatch.setenv("LLAMA_SERVER", str(program(tmp_path / "one", script)))
         assert ENGINE.installed_version() == "b11434-abc123"
 
