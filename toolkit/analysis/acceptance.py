@@ -67,7 +67,7 @@ def by_position(run: Run, arm: str, concurrency: int | None = None) -> list[Posi
     and when nothing was drafted.
     """
     answered = _answered(run, arm, concurrency)
-    each = [_steps(record) for record in answered]
+    each = [steps_of(record) for record in answered]
     known = [steps for steps in each if steps is not None]
     if known and len(known) == len(each):
         return positions([step for steps in known for step in steps])
@@ -136,7 +136,7 @@ def _answered(run: Run, arm: str, concurrency: int | None = None) -> list[Reques
     ]
 
 
-def _steps(record: RequestRecord) -> list[tuple[int, int]] | None:
+def steps_of(record: RequestRecord) -> list[tuple[int, int]] | None:
     """(drafted, accepted) per step; None when the engine did not tell, or told what no step can have."""
     if record.steps == 0:
         return []

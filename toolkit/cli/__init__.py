@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from toolkit import __version__
-from toolkit.cli import auditing, forecasting, lab, layers, measuring, reading, replaying, serving
+from toolkit.cli import auditing, comparing, forecasting, lab, layers, measuring, reading, replaying, serving
 from toolkit.errors import ToolkitError
 from toolkit.terminal import err, out, say
 
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Does speculative decoding pay here, with this draft, at this load, and is it still the same model answering?",
 )
-for room in (measuring, forecasting, auditing, reading, replaying, layers, serving, lab):
+for room in (measuring, forecasting, auditing, reading, comparing, replaying, layers, serving, lab):
     app.add_typer(room.app)
 
 

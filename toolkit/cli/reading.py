@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.options import AsJson, RunFolder, print_json, whole_numbers
+from toolkit.cli.options import Allow, AsJson, RunFolder, allowed, print_json, whole_numbers
 from toolkit.cli.tables import cost_table, plan_sentences, plan_tables
 from toolkit.errors import InputError
 from toolkit.terminal import answer, err, out, say, show
@@ -67,6 +67,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     output: Annotated[Path | None, typer.Option("--out", help="The page; report.html in the first RUN.")] = None,
     cost: Annotated[Path | None, typer.Option(help="A verify-cost run, for the plan beside the measurement.")] = None,
+    allow: Allow = None,
 ) -> None:
     """One page to show: the answer, the plots, why, the latencies, the plan beside it, and where it all comes from."""
     from toolkit.analysis.forecast.cost import read_cost
@@ -74,7 +75,7 @@ def report(
     from toolkit.analysis.run import Run
 
     path = output or runs[0] / "report.html"
-    write([Run(folder) for folder in runs], path, read_cost(cost) if cost else None)
+    write([Run(folder) for folder in runs], path, read_cost(cost) if cost else None, allowed(allow))
     say(str(path))
 
 

@@ -4,7 +4,7 @@ It opens from disk and asks no network for anything: no script, no font, no imag
 figure are in it, for a page and for a phone. The same Run directories give the same bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from toolkit import __version__
@@ -14,6 +14,7 @@ from toolkit.analysis.forecast.own_cost import own_cost
 from toolkit.analysis.report import provenance
 from toolkit.analysis.report.acceptance import acceptance
 from toolkit.analysis.report.answer import answer, folders
+from toolkit.analysis.report.comparison import comparison
 from toolkit.analysis.report.latency import latency
 from toolkit.analysis.report.page import Page, Part, Section, render
 from toolkit.analysis.report.speedup import plan, speedups, why
@@ -23,14 +24,15 @@ from toolkit.errors import InputError
 LARGEST = 2_000_000  # bytes
 
 
-def report(runs: Sequence[Run], path: Path, cost: MeasuredCost | None = None) -> None:
+def report(runs: Sequence[Run], path: Path, cost: MeasuredCost | None = None, allow: Collection[str] = ()) -> None:
     """Write the report of `runs` to `path`. `cost` serves the plan of every Run that has no cost.json of its own.
 
-    Without either, the iterations of its baseline do.
+    Without either, the iterations of its baseline do. Several Runs are compared as well; what may differ between them
+    is in `allow`, as in `compare`.
 
     Raises InputError: a Run without a finished cell of an arm or not whole, a page over LARGEST, a disk that refuses.
     """
-    html = render(page_of(runs, cost)).encode()
+    html = render(page_of(runs, cost, allow)).encode()
     if len(html) > LARGEST:
         raise InputError(f"{path}: the report would have {len(html):,} bytes, over {LARGEST:,}: name fewer Runs.")
     try:
@@ -39,7 +41,7 @@ def report(runs: Sequence[Run], path: Path, cost: MeasuredCost | None = None) ->
         raise InputError(f"{path}: cannot be written: {error.strerror or error}.") from None
 
 
-def page_of(runs: Sequence[Run], cost: MeasuredCost | None = None) -> Page:
+def page_of(runs: Sequence[Run], cost: MeasuredCost | None = None, allow: Collection[str] = ()) -> Page:
     """The page that `report` writes.
 
     Raises InputError for a Run that cannot be read, or in which no arm has a finished cell.
@@ -55,6 +57,8 @@ def page_of(runs: Sequence[Run], cost: MeasuredCost | None = None) -> Page:
         own = answer([(run, result)]) if len(runs) > 1 else f"Speedup over {result.baseline or 'no baseline'}"
         found = _sections(run, result, f"run-{number}", own, cost)
         parts.append(Part(_name(run, folder), _summary(run), [f"{text}." for text in result.caveats], found))
+    if len(runs) > 1:
+        parts.append(comparison(runs, allow))
     return Page(answer(measured), f"Made by toolkit {__version__} report from the Run directories alone.", parts)
 
 
