@@ -27,8 +27,8 @@ LARGEST = 2_000_000  # bytes
 def report(runs: Sequence[Run], path: Path, cost: MeasuredCost | None = None, allow: Collection[str] = ()) -> None:
     """Write the report of `runs` to `path`. `cost` serves the plan of every Run that has no cost.json of its own.
 
-    Without either, the iterations of its baseline do. Several Runs are compared as well; what may differ between them
-    is in `allow`, as in `compare`.
+    Without either, the iterations of its baseline do. Several Runs that are alike are compared as well; what may differ
+    between them is in `allow`, as in `compare`.
 
     Raises InputError: a Run without a finished cell of an arm or not whole, a page over LARGEST, a disk that refuses.
     """
@@ -57,8 +57,8 @@ def page_of(runs: Sequence[Run], cost: MeasuredCost | None = None, allow: Collec
         own = answer([(run, result)]) if len(runs) > 1 else f"Speedup over {result.baseline or 'no baseline'}"
         found = _sections(run, result, f"run-{number}", own, cost)
         parts.append(Part(_name(run, folder), _summary(run), [f"{text}." for text in result.caveats], found))
-    if len(runs) > 1:
-        parts.append(comparison(runs, allow))
+    if len(runs) > 1 and (compared := comparison(runs, allow)):
+        parts.append(compared)
     return Page(answer(measured), f"Made by toolkit {__version__} report from the Run directories alone.", parts)
 
 

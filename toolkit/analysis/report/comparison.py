@@ -17,22 +17,24 @@ DIFFERENCES = ("the first less the second", "in", "difference", "95 % interval",
 POSITIONS = ("contender", "position", "of all drafts", "given those before")
 
 
-def comparison(runs: Sequence[Run], allow: Collection[str]) -> Part:
-    """One section for each common concurrency; where the Runs cannot be compared, why."""
-    name = "Acceptance, compared"
+def comparison(runs: Sequence[Run], allow: Collection[str]) -> Part | None:
+    """One section for each common concurrency; None for Runs that are not alike, unless something is in `allow`.
+
+    Raises InputError, saying what differs, where a comparison was asked for by `allow` and is refused.
+    """
     try:
         found = compare(runs, allow=allow)
-    except InputError as error:
-        head, *lines = str(error).split("\n")
-        said = [head, *(line.strip() for line in lines)]
-        return Part(name, "", [], [Section("These Runs are not compared", texts=said[:1], remarks=said[1:])])
+    except InputError:
+        if allow:
+            raise
+        return None
     engines = dict.fromkeys(f"{one.info.engine} {one.info.engine_version or ''}".strip() for one in found.contenders)
     sections = [_level(found, level) for level in found.levels]
     if found.disagreements:
         sections.append(Section("Counts that contradict each other", remarks=found.disagreements))
     how = UNPAIRED if any(not level.paired for level in found.levels) else INTERVAL
     sections.append(Section("How these numbers are defined", remarks=[*(f"{text}." for text in formulas()), f"{how}."]))
-    return Part(name, f"{', '.join(engines)}.", [f"{text}." for text in before(found)], sections)
+    return Part("Acceptance, compared", f"{', '.join(engines)}.", [f"{text}." for text in before(found)], sections)
 
 
 def _level(found: Comparison, level: LevelComparison) -> Section:
