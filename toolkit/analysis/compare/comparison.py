@@ -13,7 +13,7 @@ from toolkit.analysis.compare.checks import ALLOWABLE as ALLOWABLE
 from toolkit.analysis.compare.checks import FEWEST_COMMON, check, common_levels, common_prompts
 from toolkit.analysis.compare.contenders import Contender, Depth, contenders, depth
 from toolkit.analysis.compare.crosscheck import disagreements
-from toolkit.analysis.compare.dialects import OwnFigure, own_figures
+from toolkit.analysis.compare.dialects import OwnFigure, fills_drafts, own_figures
 from toolkit.analysis.compare.interval import Estimate, Ratio, paired, single, unpaired
 from toolkit.analysis.compare.quantities import BY_POSITION, DEFINITIONS, NAMES, Quantities, quantities
 from toolkit.analysis.levels import LevelStats, level_stats
@@ -241,6 +241,12 @@ def _caveats(who: Sequence[Contender], levels: Sequence[LevelComparison]) -> Ite
     if len(set(precisions.values())) > 1:
         told = ", ".join(f"{name} {value}" for name, value in precisions.items())
         yield f"the precisions differ: {told}; so may the answers"
+    for one in who:
+        if fills_drafts(one.info.engine, one.info.method):
+            yield (
+                f"{one.name}: SGLang's n-gram fills every draft up to K, found or not, so its rate, its length and its "
+                "positions count drafts that a lookup elsewhere never makes; tokens per pass compares"
+            )
     for level in levels:
         for found in level.answers:
             if found.same is not None and found.same < found.prompts:

@@ -64,11 +64,22 @@ _HOW = {
     "a request that ended in its prefill has none",
     "llamacpp": "llama-server counts drafted and accepted tokens in its timings",
 }
-_NO_STEPS = "llama-server tells drafted and accepted tokens, and not the number of drafted steps: no flag enables it"
+_NO_STEPS = (
+    "llama-server tells running totals with each chunk; where a chunk held back tokens (half a character), the steps "
+    "of that answer are not known, and no flag tells them"
+)
 _NO_POSITIONS = {
-    "llamacpp": "llama-server does not tell what each step kept: no flag enables it",
+    "llamacpp": _NO_STEPS,
     "sglang": "our client asks SGLang for its histogram (spec_correct_drafts_histogram); this version does not send it",
 }
+
+
+def fills_drafts(engine: str, method: str | None) -> bool:
+    """Whether every draft is filled up to K, found or not (sglang 0.5.23, srt/speculative/ngram_worker.py).
+
+    Its rate and its positions then count drafts that a lookup elsewhere never makes; tokens per pass compares.
+    """
+    return engine == "sglang" and method == "ngram"
 
 
 def how_to_know(engine: str, names: Sequence[str]) -> str:
