@@ -16,7 +16,7 @@ from toolkit.analysis.compare.crosscheck import disagreements
 from toolkit.analysis.compare.dialects import OwnFigure, fills_drafts, own_figures
 from toolkit.analysis.compare.interval import Estimate, Ratio, paired, single, unpaired
 from toolkit.analysis.compare.quantities import BY_POSITION, DEFINITIONS, NAMES, Quantities, quantities
-from toolkit.analysis.levels import LevelStats, level_stats
+from toolkit.analysis.levels import level_stats
 from toolkit.analysis.records import RequestRecord
 from toolkit.analysis.run import Run
 from toolkit.errors import InputError
@@ -177,14 +177,10 @@ def _row(one: Contender, level: int, groups: Sequence[Sequence[RequestRecord]], 
 
 
 def _aggregate(one: Contender, level: int) -> dict[str, float]:
-    """Ratios by the server's counters; empty where they do not tell either."""
+    """Ratios by the server's counters; empty where they do not tell either. They do not count passes."""
     stats = next(s for s in level_stats(one.run) if (s.arm, s.side, s.concurrency) == (one.info.name, "arm", level))
-    return {name: value for name in DEFINITIONS if (value := _counted(stats, name)) is not None}
-
-
-def _counted(stats: LevelStats, name: str) -> float | None:
-    value: float | None = getattr(stats, name)
-    return value
+    told = {"acceptance_length": stats.acceptance_length, "draft_acceptance_rate": stats.draft_acceptance_rate}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _differences(one: Row, other: Row, between: Between) -> Iterator[Difference]:

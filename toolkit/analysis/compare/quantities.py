@@ -26,6 +26,7 @@ NAMES = {
     "draft_acceptance_rate": "draft acceptance rate",
 }
 NOTHING_DRAFTED = "not one token was drafted"
+NOTHING_KEPT = "of all drafts not one token was kept, and how long each was is not told"
 Groups = Sequence[Sequence[RequestRecord]]
 
 
@@ -93,9 +94,12 @@ def quantities(groups: Groups, engine: str, k: int | None) -> Quantities:
 
 
 def _no_positions(found: list[PositionRatios] | None, records: Sequence[RequestRecord], engine: str) -> str:
-    if found is not None or all(record.steps == 0 for record in records):
-        return NOTHING_DRAFTED
-    return _missing(records, ("per_step_accepted", "accepted_histogram"), engine)
+    if found is not None:
+        return NOTHING_KEPT if any(sum(record.accepted_histogram or []) for record in records) else NOTHING_DRAFTED
+    without_steps = sum(steps_of(record) is None for record in records)
+    without_histogram = sum(record.accepted_histogram is None and record.steps != 0 for record in records)
+    lacking = min(without_steps, without_histogram)  # either would do
+    return _untold(lacking, len(records), how_to_know(engine, ("per_step_accepted", "accepted_histogram")))
 
 
 def _sum(records: Sequence[RequestRecord], name: str) -> int | None:
@@ -117,8 +121,11 @@ def _passes(records: Sequence[RequestRecord]) -> tuple[int, int] | None:
 
 def _missing(records: Sequence[RequestRecord], names: Sequence[str], engine: str) -> str:
     lacking = sum(any(getattr(record, name) is None for name in names) for record in records)
-    share = "no answer tells it" if lacking == len(records) else f"{lacking} of {len(records)} answers do not tell it"
-    return f"{share}: {how_to_know(engine, names)}"
+    return _untold(lacking, len(records), how_to_know(engine, names))
+
+
+def _untold(lacking: int, of: int, how: str) -> str:
+    return f"{'no answer tells it' if lacking == of else f'{lacking} of {of} answers do not tell it'}: {how}"
 
 
 def _positions(groups: Groups, k: int | None) -> list[PositionRatios] | None:
