@@ -10,6 +10,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from toolkit.analysis.compare.comparison import compare
+from toolkit.analysis.compare.interval import Estimate
 from toolkit.analysis.crossover import crossover
 from toolkit.analysis.forecast.cost import read_cost
 from toolkit.analysis.forecast.predict import predictions
@@ -28,6 +30,12 @@ CLOSE = 0.15  # of the measured speedup
 TARGET = ("--target", "SmolLM2-135M, lab")
 NGRAM, BOTH = ("--profile", "lab-ngram"), ("--profile", "lab-ngram", "--profile", "lab-draft")
 BASELINE = ("--baseline", "lab-baseline")
+# Twenty-four prompts, the same for every engine, and no speeds: beside other load too.
+ALIKE = (
+    *("--workload", "copy-list", "--concurrency", "1,4", "--rounds", "1", "--requests", "24", "--max-tokens", "48"),
+    *("--seed", "0", "--temperature", "0"),
+)
+ENGINES = ("vllm", "sglang", "llamacpp")
 # What the tests expect of each stands in tests/unit/analysis/test_evidence.py.
 COMMANDS = {
     # The README's picture and table: 20 minutes.
@@ -56,6 +64,15 @@ COMMANDS = {
     "lab-same-twice": (
         *("sweep", *NGRAM, "--baseline", "lab-ngram", "--workload", "copy-list", "--max-tokens", "8", *TARGET),
         *("--concurrency", "1,2,3,4,5,6,7,8,9,10", "--rounds", "5"),
+    ),
+    # Three engines, lookup and the model drafting for itself: 25 minutes. Needs `make lab-sglang lab-llamacpp`.
+    "lab-engines/vllm": ("sweep", *BOTH, "--set", "target.dtype=float32", *ALIKE),
+    "lab-engines/sglang": ("sweep", "--profile", "lab-sglang-ngram", "--profile", "lab-sglang-draft", *ALIKE),
+    "lab-engines/llamacpp": ("sweep", "--profile", "lab-llamacpp-ngram", "--profile", "lab-llamacpp-draft", *ALIKE),
+    # Layer skip: 20 minutes.
+    "lab-layer-skip": (
+        *("sweep", "--profile", "lab-layer-skip", *BASELINE, "--workload", "chat", "--max-tokens", "32", *TARGET),
+        *("--concurrency", "1,4,16", "--rounds", "5"),
     ),
 }
 
@@ -115,7 +132,47 @@ def planned() -> str:
     return "\n".join(rows) + "\n"
 
 
+def compared() -> str:
+    """The README's comparison of the engines, one request at a time."""
+    found = compare([Run(KEPT / "lab-engines" / name) for name in ENGINES], concurrency=1, allow=["target"])
+    rows = [
+        "| profile | engine | tokens per pass | acceptance length | accepted | kept at position 1, 2, 3, 4 |",
+        "|---|---|--:|--:|--:|---|",
+    ]
+    for who, row in zip(found.contenders, found.levels[0].rows, strict=True):
+        numbers = [with_half(row.estimates.get(name)) for name in ("tokens_per_pass", "acceptance_length")]
+        rate = row.estimates.get("draft_acceptance_rate")
+        kept = ", ".join(f"{one.unconditional.value:.0%}" for one in row.positions if one.unconditional)
+        engine = f"{who.info.engine} {(who.info.engine_version or '').partition('-')[0]}"
+        share = f"{rate.value:.0%}" if rate else "unavailable"
+        rows.append(f"| `{row.name}` | {engine} | {numbers[0]} | {numbers[1]} | {share} | {kept} |")
+    return "\n".join(rows) + "\n"
+
+
+def with_half(found: Estimate | None) -> str:
+    """A value and half of its interval."""
+    if found is None:
+        return "unavailable"
+    return f"{found.value:.2f}" + ("" if found.high is None else f" ± {found.high - found.value:.2f}")
+
+
+def skipped() -> str:
+    """The README's verdict on layer skip."""
+    run = Run(KEPT / "lab-layer-skip")
+    stats = {s.concurrency: s for s in level_stats(run) if s.side == "arm"}
+    rows = ["| concurrency | speedup, 95 % interval | verdict | tokens per pass | accepted |", "|--:|---|---|--:|--:|"]
+    for level in crossover(run).results[0].levels:
+        arm = stats[level.concurrency]
+        rows.append(
+            f"| {level.concurrency} | {speedup_text(level)} | {level.verdict} | {arm.tokens_per_pass:.2f} "
+            f"| {arm.draft_acceptance_rate:.0%} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
 BLOCKS = {
+    "engines": compared,
+    "layer-skip": skipped,
     "table": table,
     "tune": partial(tuned, "lab-tune"),
     "tune-cached": partial(tuned, "lab-tune-cached"),

@@ -41,7 +41,7 @@ def result(run: Run) -> Crossover:
     return crossover(run)
 
 
-@pytest.mark.parametrize("name", ["table", "tune", "tune-cached", "plan"])
+@pytest.mark.parametrize("name", ["table", "tune", "tune-cached", "plan", "engines", "layer-skip"])
 def test_the_readme_shows_what_the_committed_runs_say(evidence: ModuleType, name: str) -> None:
     start, end = evidence.marks(name)
     shown = (ROOT / "README.md").read_text().partition(start)[2].partition(end)[0]

@@ -79,6 +79,8 @@ class Answers:
     same: int | None
     prompts: int
     reason: str = ""
+    silent: tuple[str, ...] = ()
+    """Those that did not tell their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,8 @@ def _answers(one: Contender, other: Contender, level: int) -> Answers:
     if silent:
         lengths = sum(ours[p][0].completion_tokens != theirs[p][0].completion_tokens for p in prompts)
         told = f"{' and '.join(silent)} did not tell the token ids of every answer"
-        return Answers(one.name, other.name, None, len(prompts), f"{told}; {lengths} were of other lengths")
+        reason = f"{told}; {lengths} were of other lengths"
+        return Answers(one.name, other.name, None, len(prompts), reason, tuple(silent))
     return Answers(one.name, other.name, sum(a == b for a, b in pairs), len(prompts))
 
 
@@ -250,11 +253,12 @@ def _caveats(who: Sequence[Contender], levels: Sequence[LevelComparison]) -> Ite
                     f"at {level.concurrency}: {found.one} and {found.other} gave the same answer on {found.same} of "
                     f"{found.prompts} prompts; on the others acceptance is of different texts"
                 )
-            elif found.same is None:
-                yield (
-                    f"at {level.concurrency}: whether {found.one} and {found.other} gave the same answers is not "
-                    f"known, {found.reason}"
-                )
+    silent = dict.fromkeys(name for level in levels for found in level.answers for name in found.silent)
+    if silent:
+        yield (
+            f"{' and '.join(silent)} did not tell the token ids of every answer: whether the answers are those of the "
+            "others is not known"
+        )
     if any(one.run.info.workload.reuse for one in who):
         yield REUSED
 

@@ -394,9 +394,13 @@ class TestAnswers:
         found = compare([self.answering(contender, "a", 0), other])
         assert found.levels[0].answers[0].same is None
         assert found.caveats == [
-            "at 4: whether a and b gave the same answers is not known, b did not tell the token ids of every answer; 2 "
-            "were of other lengths"
+            "b did not tell the token ids of every answer: whether the answers are those of the others is not known"
         ]
+        assert (
+            found.levels[0]
+            .answers[0]
+            .reason.endswith("b did not tell the token ids of every answer; 2 were of other lengths")
+        )
 
 
 class TestContradictions:
