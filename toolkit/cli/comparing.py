@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 SHORT = {"acceptance_length": "length", "tokens_per_pass": "tok/pass", "draft_acceptance_rate": "accepted"}
 MOST_POSITIONS = 8  # in a terminal; all are in the JSON
+MOST_IN_FULL = 3  # contenders of which every pair is shown
 
 
 @app.command()
@@ -58,7 +59,10 @@ def answer(found: "Comparison") -> Iterator[Table | str]:
         yield contender_table(found, level, label)
         if any(row.positions for row in level.rows):
             yield position_table(level)
-        yield difference_table(level, label)
+        shown = difference_table(found, level, label)
+        yield shown
+        if shown.row_count < sum(one.position is None for one in level.differences):
+            yield "  Pairs of one method or one engine; all pairs are in the report and in --json."
         yield from (f"  {text}" for text in after(found, level))
     yield ""
     yield from found.disagreements
@@ -80,7 +84,7 @@ def contender_table(found: "Comparison", level: "LevelComparison", label: str) -
         k = found.depths[row.name].k
         table.add_row(
             escape(one_line(row.name)),
-            escape(one_line(f"{info.engine} {info.engine_version or ''}")),
+            escape(one_line(f"{info.engine} {(info.engine_version or '').partition('-')[0]}")),
             str(k) if k is not None else NONE,
             _number(row.estimates.get("acceptance_length")),
             _number(row.estimates.get("tokens_per_pass")),
@@ -102,13 +106,16 @@ def position_table(level: "LevelComparison") -> Table:
     return table
 
 
-def difference_table(level: "LevelComparison", label: str) -> Table:
-    """The difference of every pair in each ratio, in words too."""
+def difference_table(found: "Comparison", level: "LevelComparison", label: str) -> Table:
+    """The difference of every pair in each ratio, in words too; of many, of the pairs of one method or one engine."""
+    info = {one.name: one.info for one in found.contenders}
     how = "paired differences" if level.paired else "differences, not paired"
     table = plain_table(f"{how}{label}", "the first less the second", "in", "difference", "the first has")
     pair = ("", "")
     for one in level.differences:
-        if one.position is None:
+        ours, theirs = info[one.one], info[one.other]
+        near = ours.method == theirs.method or ours.engine == theirs.engine
+        if one.position is None and (near or len(info) <= MOST_IN_FULL):
             names = f"{one.one} - {one.other}" if pair != (one.one, one.other) else ""
             pair = (one.one, one.other)
             table.add_row(escape(one_line(names)), SHORT[one.quantity], _signed(one), one.word)

@@ -75,7 +75,7 @@ def _depth(contenders: Sequence[Contender]) -> list[Problem]:
         return []
     root = any(one.info.engine == "sglang" for one in contenders)
     hint = " (SGLang's draft tokens hold the root: K is one less)" if root else ""
-    return [Problem("depth", f"the draft lengths differ: {_listed(depths)}{hint}")]
+    return [Problem("depth", f"the draft lengths differ: {listed(depths)}{hint}")]
 
 
 def _sampling(contenders: Sequence[Contender]) -> list[Problem]:
@@ -85,13 +85,13 @@ def _sampling(contenders: Sequence[Contender]) -> list[Problem]:
         values = {one.name: one.run.info.sampling.get(name) for one in contenders}
         first = next(iter(values.values()))
         if any(value != first for value in values.values()):
-            problems.append(Problem("sampling", f"{name} differs: {_listed(values)}"))
+            problems.append(Problem("sampling", f"{name} differs: {listed(values)}"))
     temperatures = {one.name: one.run.info.sampling.get("temperature") for one in contenders}
     if any(value != 0 for value in temperatures.values()):
         problems.append(
             Problem(
                 "temperature",
-                f"the temperature is not 0: {_listed(temperatures)}; acceptance depends on it, answers are drawn, and "
+                f"the temperature is not 0: {listed(temperatures)}; acceptance depends on it, answers are drawn, and "
                 "some engines (SGLang on a CPU) ignore it silently",
             )
         )
@@ -105,7 +105,7 @@ def _target(contenders: Sequence[Contender]) -> list[Problem]:
         ours, theirs = (who.info.model_identity if known else who.info.model for who in (one, other))
         if ours != theirs:
             shown = {who.name: " ".join(filter(None, (who.info.model, who.info.model_identity))) for who in contenders}
-            return [Problem("target", f"the target models differ: {_listed(shown)}")]
+            return [Problem("target", f"the target models differ: {listed(shown)}")]
     return []
 
 
@@ -115,7 +115,7 @@ def _prompts(contenders: Sequence[Contender], levels: Sequence[int]) -> list[Pro
     if not few:
         return []
     counts = {level: {one.name: len(one.answered(level)) for one in contenders} for level in few}
-    told = ", ".join(f"{common[level]} at concurrency {level} ({_listed(counts[level])})" for level in few)
+    told = ", ".join(f"{common[level]} at concurrency {level} ({listed(counts[level])})" for level in few)
     return [
         Problem(
             "prompts",
@@ -154,5 +154,11 @@ def _tokens(contenders: Sequence[Contender], levels: Sequence[int]) -> list[Prob
     return problems
 
 
-def _listed(values: Mapping[str, object]) -> str:
+def listed(values: Mapping[str, object]) -> str:
+    """`a 4, b 2`; of many that share few values, `a, b, c: 4; d: 2`."""
+    sharing: dict[str, list[str]] = {}
+    for name, value in values.items():
+        sharing.setdefault(str(value), []).append(name)
+    if len(values) > 3 and len(sharing) < len(values):
+        return "; ".join(f"{', '.join(names)}: {value}" for value, names in sharing.items())
     return ", ".join(f"{name} {value}" for name, value in values.items())

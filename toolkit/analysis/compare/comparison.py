@@ -10,7 +10,7 @@ from itertools import combinations
 
 from toolkit.analysis.caveats import DOES_NOTHING, REUSED
 from toolkit.analysis.compare.checks import ALLOWABLE as ALLOWABLE
-from toolkit.analysis.compare.checks import FEWEST_COMMON, check, common_levels, common_prompts
+from toolkit.analysis.compare.checks import FEWEST_COMMON, check, common_levels, common_prompts, listed
 from toolkit.analysis.compare.contenders import Contender, Depth, contenders, depth
 from toolkit.analysis.compare.crosscheck import disagreements
 from toolkit.analysis.compare.dialects import OwnFigure, fills_drafts, own_figures
@@ -238,8 +238,7 @@ def _length(row: Row) -> float | None:
 def _caveats(who: Sequence[Contender], levels: Sequence[LevelComparison]) -> Iterator[str]:
     precisions = {one.name: one.info.precision or "unknown" for one in who}
     if len(set(precisions.values())) > 1:
-        told = ", ".join(f"{name} {value}" for name, value in precisions.items())
-        yield f"the precisions differ: {told}; so may the answers"
+        yield f"the precisions differ: {listed(precisions)}; so may the answers"
     for one in who:
         if fills_drafts(one.info.engine, one.info.method):
             yield (

@@ -135,8 +135,11 @@ def after(found: Comparison, level: LevelComparison) -> Iterator[str]:
     for row in level.rows:
         if row.dropped:
             yield f"{row.name}: {row.dropped} prompts dropped, not every contender answered them."
+    explained: set[str] = set()
     for row in level.rows:
-        yield from (own_sentence(row.name, one) for one in row.own)
+        for figure in row.own:
+            yield own_sentence(row.name, figure, figure.why not in explained)
+            explained |= set() if figure.agrees else {figure.why}
     for row in level.rows:
         for reason in dict.fromkeys(row.reasons.values()):
             names = [NAMES[name] for name, said in row.reasons.items() if said == reason]
@@ -151,25 +154,29 @@ def after(found: Comparison, level: LevelComparison) -> Iterator[str]:
         yield f"Inconclusive under {ENOUGH_PROMPTS} prompts that drafted."
 
 
-def own_sentence(name: str, one: OwnFigure) -> str:
-    """An engine's own figure beside ours, its formula, and why they differ."""
+def own_sentence(name: str, one: OwnFigure, explain: bool = True) -> str:
+    """An engine's own figure beside ours, its formula, and where they differ why, unless that was said already."""
     said = f"{name}: the engine's own {one.name} is {one.mean:.3f}, the mean of {one.requests} requests"
     if not one.quantity:
         return f"{said}; we do not know its formula."
     ours = "unavailable" if one.ours is None else f"{one.ours:.3f}"
     sums = "" if one.of_sums is None else f", from summed counts {one.of_sums:.3f}"
-    why = "" if one.agrees else f" {one.why}."
+    why = "" if one.agrees or not explain else f" {one.why}."
     return f"{said} ({one.formula}{sums}); our {NAMES[one.quantity]} is {ours}.{why}"
 
 
-def headline(level: LevelComparison, limit: int = 3) -> list[str]:
-    """Each pair's tokens per pass in a few words."""
+def headline(level: LevelComparison) -> list[str]:
+    """Each pair's tokens per pass in a few words; of more than three pairs their range."""
+    known = {row.name: found.value for row in level.rows if (found := row.estimates.get("tokens_per_pass"))}
+    if len(level.rows) > 3 and known:
+        least, most = min(known, key=lambda name: known[name]), max(known, key=lambda name: known[name])
+        return [f"from {known[least]:.2f} ({least}) to {known[most]:.2f} tokens per pass ({most})"]
     said = []
     for one in level.differences:
         if one.quantity == "tokens_per_pass":
             against = "than" if one.word in ("more", "less") else "against"
             said.append(f"{one.one}: {_words(one)} {against} {one.other}")
-    return said[:limit]
+    return said
 
 
 def _words(one: Difference) -> str:

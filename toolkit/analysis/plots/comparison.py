@@ -47,8 +47,11 @@ def plot_comparison(found: Comparison, path: Path) -> None:
 
 
 @drawing()
-def comparison_figure(levels: Sequence[LevelComparison], title: str, remark: str = "", width: float = WIDTH) -> Figure:
-    """Two panels a level, `width` in inches. What was allowed to differ stands in `remark`, in bold above them."""
+def comparison_figure(
+    levels: Sequence[LevelComparison], title: str, remark: str = "", width: float = WIDTH, notes: bool = True
+) -> Figure:
+    """Two panels a level, `width` in inches; `remark` says what was allowed to differ, `notes` how to read it."""
+    said = textwrap.wrap(FOOTNOTE, int(18.5 * width)) if notes else []
     names = [row.name for row in levels[0].rows]
     heading = heading_lines(title, remark, width)
     abreast = width >= ABREAST
@@ -57,7 +60,7 @@ def comparison_figure(levels: Sequence[LevelComparison], title: str, remark: str
     gap, top_of_panel = 0.5, 0.3
     above = 0.2 + LINE * (len(heading) + len(names))
     block = sum(tall) + (gap + top_of_panel) * len(tall)
-    below = 0.08 + 0.125 * len(textwrap.wrap(FOOTNOTE, int(18.5 * width)))
+    below = 0.08 + 0.125 * len(said)
     height = above + block * len(levels) + below
     figure = sheet(width, height)
     draw_heading(figure, heading)
@@ -73,10 +76,9 @@ def comparison_figure(levels: Sequence[LevelComparison], title: str, remark: str
         x, y = (panel + 0.38, y) if abreast else (0.5, y + tall[0] + gap + top_of_panel)
         wide = width - x - 0.12
         second = figure.add_axes((x / width, 1 - (y + tall[-1]) / height, wide / width, tall[-1] / height))
-        where = f" at concurrency {level.concurrency}" if len(levels) > 1 else ""
+        where = f", concurrency {level.concurrency}" if len(levels) > 1 else ""
         _lengths(first, level, where)
         _by_position(second, level, where)
-    said = textwrap.wrap(FOOTNOTE, int(18.5 * width))
     literal(figure.text(0.12 / width, 0.07 / height, "", va="bottom", size=6.5, color=GREY, linespacing=1.25), *said)
     return figure
 
@@ -120,7 +122,7 @@ def _lengths(axes: Axes, level: LevelComparison, where: str) -> None:
 
 
 def _by_position(axes: Axes, level: LevelComparison, where: str) -> None:
-    axes.set_title(f"kept at each position, of all drafts{where}", loc="left", size=7.5, color=INK, pad=5)
+    axes.set_title(f"kept, of all drafts{where}", loc="left", size=7.5, color=INK, pad=5)
     plain_axes(axes)
     last = max((len(row.positions) for row in level.rows), default=0)
     axes.set_ylim(0, 1)

@@ -12,8 +12,8 @@ from toolkit.analysis.report.page import NONE, Part, Section, Table, number, per
 from toolkit.analysis.run import Run
 from toolkit.errors import InputError
 
-CONTENDERS = ("contender", "engine", "method", "K", "acceptance length", "tokens per pass", "accepted")
-DIFFERENCES = ("the first less the second", "in", "difference", "95 % interval", "the first has", "prompts")
+CONTENDERS = ("contender", "tokens per pass", "acceptance length", "accepted", "K", "method", "engine")
+DIFFERENCES = ("the first less the second", "in", "the first has", "difference", "95 % interval", "prompts")
 POSITIONS = ("contender", "position", "of all drafts", "given those before")
 
 
@@ -46,7 +46,7 @@ def _level(found: Comparison, level: LevelComparison) -> Section:
     return Section(
         heading=f"At concurrency {level.concurrency}: {told}{label}",
         picture=picture(
-            partial(comparison_figure, [level], "", "; ".join(found.labels)),
+            partial(comparison_figure, [level], "", label.strip(" ()"), notes=False),
             f"comparison-{level.concurrency}",
             f"Tokens a pass and acceptance by position of each contender. {points}.",
             "Filled: tokens per pass, passes without a draft counted. Hollow: acceptance length, of the steps that "
@@ -54,9 +54,9 @@ def _level(found: Comparison, level: LevelComparison) -> Section:
         ),
         tables=[
             Table(f"{_prompts(level)}{label}", CONTENDERS, [_row(found, row) for row in level.rows],
-                  frozenset({0, 1, 2})),
+                  frozenset({0, 5, 6})),
             Table(f"{'Paired differences' if level.paired else 'Differences, not paired'}{label}", DIFFERENCES,
-                  _differences(level), frozenset({0, 1, 4})),
+                  _differences(level), frozenset({0, 1, 2})),
             Table("Kept at each position", POSITIONS, [line for row in level.rows for line in _positions(row)],
                   frozenset({0})),
         ],
@@ -73,12 +73,12 @@ def _row(found: Comparison, row: Row) -> tuple[str, ...]:
     k = found.depths[row.name].k
     return (
         row.name,
-        f"{info.engine} {info.engine_version or ''}".strip(),
-        info.method or NONE,
-        NONE if k is None else str(k),
-        _cell(row.estimates.get("acceptance_length")),
         _cell(row.estimates.get("tokens_per_pass")),
-        percent(rate.value) if (rate := row.estimates.get("draft_acceptance_rate")) else NONE,
+        _cell(row.estimates.get("acceptance_length")),
+        _percent(row.estimates.get("draft_acceptance_rate")),
+        NONE if k is None else str(k),
+        info.method or NONE,
+        f"{info.engine} {info.engine_version or ''}".strip(),
     )
 
 
@@ -89,8 +89,8 @@ def _differences(level: LevelComparison) -> list[tuple[str, ...]]:
             found = one.estimate
             known = found is not None and found.low is not None and found.high is not None
             rows.append((
-                f"{one.one} − {one.other}", NAMES[one.quantity], f"{found.value:+.3f}" if found else NONE,
-                f"{found.low:+.3f} to {found.high:+.3f}" if found and known else NONE, one.word,
+                f"{one.one} − {one.other}", NAMES[one.quantity], one.word, f"{found.value:+.3f}" if found else NONE,
+                f"{found.low:+.3f} to {found.high:+.3f}" if found and known else NONE,
                 str(found.prompts) if found else NONE,
             ))  # fmt: skip
     return rows

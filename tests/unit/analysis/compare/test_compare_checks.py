@@ -1,12 +1,14 @@
 """What is not alike is refused with its own message, and let through only under a label."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from made_run import write_run
 
 from toolkit.analysis.compare import ALLOWABLE, compare
-from toolkit.analysis.compare.checks import FEWEST_COMMON
+from toolkit.analysis.compare.checks import FEWEST_COMMON, listed
 from toolkit.analysis.compare.output import before
 from toolkit.analysis.run import Run, WorkloadInfo
 from toolkit.errors import InputError
@@ -161,6 +163,9 @@ class TestUnlike:
     def test_without_token_ids_of_one_the_lengths_are_compared(self, contender: MakeContender) -> None:
         assert compare([contender("a", **ids("ours")), contender("b")]).labels == []
 
+    def test_a_length_that_is_not_told_is_not_another_length(self, contender: MakeContender) -> None:
+        assert compare([contender("a"), contender("b", lambda _: {"prompt_tokens": None})]).labels == []
+
     def test_an_unknown_kind_is_refused_with_those_that_are_known(self, contender: MakeContender) -> None:
         said = refusal([contender("a"), contender("b")], allow=["nonsense"])
         assert said.startswith("--allow nonsense: one or more of depth (draft lengths that differ); ")
@@ -218,6 +223,10 @@ class TestNeverCompared:
         said = refusal([contender("a", level=4), contender("b", level=8)], allow=list(ALLOWABLE))
         assert said == "no concurrency was measured of all: a at 4; b at 8. Sweep them at the same --concurrency."
 
+    def test_levels_of_which_none_is_common_in_one_run(self, tmp_path: Path) -> None:
+        run = write_run(tmp_path / "run", {("a", 4): [(100.0, None)], ("b", 8): [(100.0, None)]}, baseline=None)
+        assert refusal([run]).startswith("no concurrency was measured of all: a at 4; b at 8.")
+
     def test_a_level_that_was_not_measured(self, contender: MakeContender) -> None:
         said = refusal([contender("a"), contender("b")], concurrency=16)
         assert said == "--concurrency 16 was not measured of all: a at 4; b at 4."
@@ -243,3 +252,14 @@ class TestWho:
     def test_only_the_named_arms_are_checked(self, contender: MakeContender) -> None:
         runs = [contender("a"), contender("b"), contender("c", arm={"num_speculative_tokens": 2})]
         assert [one.name for one in compare(runs, arms=["a", "b"]).contenders] == ["a", "b"]
+
+
+class TestListed:
+    def test_each_name_has_its_value(self) -> None:
+        assert listed({"a": 4, "b": 4, "c": 2}) == "a 4, b 4, c 2"
+
+    def test_of_many_those_of_one_value_stand_together(self) -> None:
+        assert listed({"a": 4, "b": 2, "c": 4, "d": 4}) == "a, c, d: 4; b: 2"
+
+    def test_many_that_all_differ_stand_alone(self) -> None:
+        assert listed({"a": 1, "b": 2, "c": 3, "d": 4}) == "a 1, b 2, c 3, d 4"
