@@ -75,6 +75,9 @@ class TestJson:
     def test_the_plot_is_there(self, real: subprocess.CompletedProcess[str], plots: Path) -> None:
         assert "<svg" in (plots / "real.svg").read_text()
 
+    def test_its_schema_is_1(self, real: subprocess.CompletedProcess[str]) -> None:
+        assert json.loads(real.stdout)["schema"] == 1
+
     def test_a_contender_says_where_it_comes_from(self, twice: dict[str, Any]) -> None:
         assert list(twice["contenders"][0]) == [
             *("name", "run", "arm", "engine", "engine_version", "method", "k", "verified_per_step", "draft", "model"),

@@ -117,7 +117,7 @@ class TestRatios:
     def test_a_prompt_served_twice_is_one_prompt(self, contender: MakeContender) -> None:
         runs = [contender(name, lambda i: {"prompt_hash": str(i // 2)}) for name in ("a", "b")]
         row, _ = rows(*runs)
-        assert (row.counts.requests, row.estimates["draft_acceptance_rate"].prompts) == (16, 8)
+        assert (row.counts.requests, row.estimates["draft_acceptance_rate"].prompts, row.dropped) == (16, 8, 0)
 
     def test_one_arm_of_two_runs_is_named_with_its_folder(self, contender: MakeContender) -> None:
         found = rows(contender("a", folder="one"), contender("a", folder="other"))
@@ -186,6 +186,10 @@ class TestByPosition:
         _, histograms = both([[(K, 2), (2, 2)]])
         assert [one.given for one in histograms.positions] == [None, None]
 
+    def test_nor_where_one_prompt_alone_had_shorter_drafts(self) -> None:
+        _, histograms = both([[(K, 2)], [(2, 0)]])
+        assert [one.given for one in histograms.positions] == [None] * K
+
     def test_one_prompt_without_either_makes_it_unavailable(self, contender: MakeContender) -> None:
         found = compare([contender("a", lambda i: stepwise(i) if i else {}), contender("b", stepwise)])
         assert found.levels[0].rows[0].positions == []
@@ -233,7 +237,27 @@ class TestOwnFigures:
     def test_sglangs_length_holds_the_token_of_the_prefill(self, contender: MakeContender) -> None:
         said = self.sentence(contender, lambda _: {"spec_accept_length": 20 / 6}, lambda _: {})
         assert "is 3.333" in said
+        assert "from summed counts 3.333" in said
         assert "our acceptance length is 3.000. The engine's holds the prefill's token" in said
+
+    @pytest.mark.parametrize(
+        "own",
+        [
+            {"mean_acceptance_length": 3.0},
+            {"draft_acceptance_rate": 0.5},
+            {"spec_accept_length": 20 / 6},
+            {"spec_accept_rate": 0.5},
+        ],
+    )
+    def test_a_figure_of_its_own_counts_contradicts_nothing(
+        self, contender: MakeContender, own: dict[str, float]
+    ) -> None:
+        assert compare([contender("a", lambda _: {"own": own}), contender("b")]).disagreements == []
+
+    @pytest.mark.parametrize(("value", "why"), [(0.5, type(None)), (0.4, str)])
+    def test_json_has_a_reason_where_they_differ_only(self, contender: MakeContender, value: float, why: type) -> None:
+        found = compare([contender("a", lambda _: {"own": {"spec_accept_rate": value}}), contender("b")])
+        assert isinstance(as_json(found)["levels"][0]["contenders"][0]["own"][0]["why"], why)
 
     def test_sglangs_rate_of_requests_of_one_length_is_ours(self, contender: MakeContender) -> None:
         said = self.sentence(contender, lambda _: {"spec_accept_rate": 0.5}, lambda _: {})
@@ -311,6 +335,9 @@ class TestCounters:
     def test_they_tell_the_ratios_of_all_it_served_and_nothing_else(self, contender: MakeContender) -> None:
         row = self.compared(contender, 100).levels[0].rows[0]
         assert row.aggregate == {"acceptance_length": 2.0, "draft_acceptance_rate": 0.25}
+
+    def test_they_are_not_asked_where_answers_tell(self, contender: MakeContender) -> None:
+        assert [row.aggregate for row in self.compared(contender, 100).levels[0].rows][1] == {}
 
     def test_they_are_no_number_of_the_common_prompts(self, contender: MakeContender) -> None:
         assert list(self.compared(contender, 100).levels[0].rows[0].estimates) == ["tokens_per_pass"]
