@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFor
 
 from toolkit.analysis.compare.comparison import Comparison, LevelComparison
 from toolkit.analysis.compare.interval import Estimate
+from toolkit.analysis.escape import one_line
 from toolkit.analysis.plots.style import (
     COLOURS,
     GREY,
@@ -32,6 +33,7 @@ from toolkit.analysis.plots.style import (
 )
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
+REMARK = 11  # bold characters an inch: hashes are wide
 ABREAST = 5.0  # inches from which the two panels stand side by side
 KINDS = (("tokens_per_pass", "tokens per pass", 0.16), ("acceptance_length", "acceptance length", -0.16))
 MOST_LABELLED = 10  # positions
@@ -53,7 +55,7 @@ def comparison_figure(
     """Two panels a level, `width` in inches; `remark` says what was allowed to differ, `notes` how to read it."""
     said = textwrap.wrap(FOOTNOTE, int(18.5 * width)) if notes else []
     names = [row.name for row in levels[0].rows]
-    heading = heading_lines(title, remark, width)
+    heading = [*heading_lines(title, "", width), *textwrap.wrap(one_line(remark), int(REMARK * width))]
     abreast = width >= ABREAST
     rows_tall = 0.42 * len(names) + 0.1
     tall = (max(rows_tall, 1.5),) if abreast else (rows_tall, 1.5)

@@ -6,14 +6,14 @@ from functools import partial
 from toolkit.analysis.compare.comparison import Comparison, LevelComparison, Row, compare
 from toolkit.analysis.compare.interval import Estimate
 from toolkit.analysis.compare.output import INTERVAL, UNPAIRED, after, before, formulas, headline
-from toolkit.analysis.compare.quantities import NAMES
 from toolkit.analysis.plots.comparison import comparison_figure
 from toolkit.analysis.report.page import NONE, Part, Section, Table, number, percent, picture
 from toolkit.analysis.run import Run
 from toolkit.errors import InputError
 
 CONTENDERS = ("contender", "tokens per pass", "acceptance length", "accepted", "K", "method", "engine")
-DIFFERENCES = ("the first less the second", "in", "the first has", "difference", "95 % interval", "prompts")
+DIFFERENCES = ("the first less the second", "in", "the first has", "difference, 95 %", "prompts")
+IN = {"acceptance_length": "length", "tokens_per_pass": "tok/pass", "draft_acceptance_rate": "accepted"}
 POSITIONS = ("contender", "position", "of all drafts", "given those before")
 
 
@@ -87,13 +87,17 @@ def _differences(level: LevelComparison) -> list[tuple[str, ...]]:
     for one in level.differences:
         if one.position is None:
             found = one.estimate
-            known = found is not None and found.low is not None and found.high is not None
             rows.append((
-                f"{one.one} − {one.other}", NAMES[one.quantity], one.word, f"{found.value:+.3f}" if found else NONE,
-                f"{found.low:+.3f} to {found.high:+.3f}" if found and known else NONE,
+                f"{one.one} − {one.other}", IN[one.quantity], one.word, _signed(found),
                 str(found.prompts) if found else NONE,
             ))  # fmt: skip
     return rows
+
+
+def _signed(found: Estimate | None) -> str:
+    if found is None or found.high is None:
+        return NONE if found is None else f"{found.value:+.3f}"
+    return f"{found.value:+.3f} ± {found.high - found.value:.3f}"
 
 
 def _positions(row: Row) -> list[tuple[str, ...]]:
