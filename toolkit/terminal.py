@@ -1,5 +1,6 @@
 """What a person sees in the terminal: tables on stdout, progress on stderr. Outside text is never read as markup."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -211,8 +212,19 @@ def sentences(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> list[
     said += sorted({note for s in stats if s.side == "arm" if (note := _acceptance_note(run, s))})
     for s in stats:
         if s.failed:
-            said.append(f"{s.arm} ({s.side}) at {s.concurrency}: {s.failed} of {s.requests} requests failed.")
+            why = _most_common_error(run, s)
+            said.append(f"{s.arm} ({s.side}) at {s.concurrency}: {s.failed} of {s.requests} requests failed{why}.")
     return said
+
+
+def _most_common_error(run: Run, s: LevelStats) -> str:
+    """`, 3 of them with: HTTP 429: slow down`, the error that came most often at this level; empty where none is kept."""
+    key = (s.arm, s.side, s.concurrency)
+    errors = Counter(
+        record.error for record in run.requests() if (record.cell.arm, record.cell.side, record.cell.concurrency) == key
+    )
+    found = next(((error, count) for error, count in errors.most_common() if error), None)
+    return f", {found[1]} of them with: {one_line(found[0].rstrip('.'))}" if found else ""
 
 
 def _grouped(remarks: Iterable[tuple[int, str]]) -> list[str]:

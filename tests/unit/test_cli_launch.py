@@ -73,6 +73,11 @@ class TestDryRun:
         assert "this is used: limits.max_num_seqs 48, in both arms" in said.err
 
 
+def test_a_check_by_an_engine_that_is_not_there_is_one_refusal() -> None:
+    with pytest.raises(InputError, match="unknown engine 'sglan'. Did you mean 'sglang'"):
+        app(["profiles", "check", "--engine", "sglan"], standalone_mode=False)
+
+
 class TestCheckOfAll:
     """Without names: each shipped profile gets a line, whatever becomes of it."""
 

@@ -40,6 +40,19 @@ SMALL = ("--workload", "chat", "--concurrency", "1", "--n", "4", "--max-tokens",
 NOWHERE = ("--base-url", "http://127.0.0.1:1/v1")
 
 
+@pytest.mark.parametrize(
+    "url", ["http://u:sk-VERYSECRET@127.0.0.1:1/v1", "http://127.0.0.1:1/v1?key=sk-VERYSECRET"], ids=["user", "query"]
+)
+@pytest.mark.parametrize("flag", ["--base-url", "--baseline-url"])
+def test_a_key_in_a_url_is_refused_and_shown_nowhere(toolkit: Callable[..., Ran], flag: str, url: str) -> None:
+    with StubServer() as server:
+        first = () if flag == "--base-url" else ("--base-url", server.url)
+        code, out, err = toolkit("sweep", *first, flag, url, *SMALL)
+    assert code == 2
+    assert "must hold no user, password or query" in err
+    assert "VERYSECRET" not in out + err
+
+
 class TestExitCodes:
     @pytest.mark.parametrize(
         ("arguments", "said"),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_run import write_run
 from rich.console import Console
 from rich.table import Table
 
@@ -181,6 +182,13 @@ class TestAcceptanceTables:
 
     def test_what_is_unavailable_has_no_table(self) -> None:
         assert acceptance_tables(self.arm()) == []
+
+
+def test_the_error_that_came_most_often_is_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {("a", 1): [(150.0, 100.0)]}, failed={("a", 1): 1})
+    said = [text for text in sentences(run, crossover(run), level_stats(run)) if "requests failed" in text]
+    error = next(record.error for record in run.requests() if record.error)
+    assert said[0] == f"a (arm) at 1: 1 of 4 requests failed, 1 of them with: {error}."
 
 
 class TestOrder:

@@ -64,6 +64,17 @@ def is_address(base_url: str) -> bool:
         return False
 
 
+def check_address(base_url: str) -> None:
+    """Raises InputError for what is no base URL, or one that may hold a key: that one is never repeated."""
+    if "@" in base_url or "?" in base_url:
+        raise InputError(
+            "the base URL must hold no user, password or query: pass a key with --api-key-env NAME or "
+            "--api-key-file PATH."
+        )
+    if not is_address(base_url):
+        raise InputError(f"{base_url}: not a URL like http://localhost:8000/v1.")
+
+
 def find_endpoint(
     name: str,
     base_url: str,
@@ -78,13 +89,7 @@ def find_endpoint(
 
     Raises InputError for a URL or a model that cannot be right, EngineError when nothing usable answers there.
     """
-    if "@" in base_url or "?" in base_url:
-        raise InputError(
-            "the base URL must hold no user, password or query: pass a key with --api-key-env NAME or "
-            "--api-key-file PATH."
-        )
-    if not is_address(base_url):
-        raise InputError(f"{base_url}: not a URL like http://localhost:8000/v1.")
+    check_address(base_url)
     key = read_key(key_env, key_file)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(timeout=timeout, headers=headers, trust_env=False) as client:

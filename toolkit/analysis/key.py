@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.engines.contract import is_variable
+from toolkit.engines.contract import is_variable, may_be_key
 from toolkit.errors import InputError
 
 MOST_BYTES = 10_000  # a file that holds more is no file of a key
@@ -19,7 +19,7 @@ def read_key(
     """The key in the environment variable `env` or in the first and only line of `file`; None when neither is named.
 
     Space around it is dropped. A file that others can read is used, and `warn` told so, once a file. Raises InputError,
-    which never repeats what was found, nor a variable's name that may be a key.
+    which never repeats what was found, nor a name that may be a key.
     """
     if env is not None and file is not None:
         raise InputError("--api-key-env and --api-key-file: give one of them.")
@@ -48,6 +48,10 @@ def _content(file: str, warn: Callable[[str], None]) -> str:
     except RuntimeError:  # ~nobody
         raise InputError(f"--api-key-file {file}: there is no such user.") from None
     except (OSError, ValueError) as error:  # the latter for a NUL in the path
+        if may_be_key(file):
+            raise InputError(
+                "--api-key-file: no such file can be read; give the PATH of one, like ./key, never the key."
+            ) from None
         raise InputError(
             f"--api-key-file {file}: cannot be read: {getattr(error, 'strerror', None) or 'no path'}."
         ) from None

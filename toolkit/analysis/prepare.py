@@ -10,7 +10,7 @@ from typing import Any
 from toolkit import __version__
 from toolkit.analysis.arms import Arm, Live, counters_now, describe, key_part
 from toolkit.analysis.ask import DEFAULT_WORKLOAD, Ask, plan_of, seed_of
-from toolkit.analysis.endpoint import find_endpoint
+from toolkit.analysis.endpoint import check_address, find_endpoint
 from toolkit.analysis.further_fields import refuse_fields
 from toolkit.analysis.run import ArmInfo, Recorder, Run, RunInfo, WorkloadInfo, find_unfinished, resume_key
 from toolkit.analysis.sweep import Plan, Progress, is_finished, run_sweep
@@ -87,6 +87,7 @@ def _info(ask: Ask, plan: Plan, seed: int, defaults: list[str], progress: Progre
     def info_of(arm: Arm) -> ArmInfo:
         endpoint = None
         if arm.url is not None:
+            check_address(arm.url)
             progress.stage(f"asking {arm.url}")
             soon = min(plan.stall, ANSWERS_SOON)
             endpoint = find_endpoint(arm.name, arm.url, arm.model, arm.key_env, soon, arm.key_file)

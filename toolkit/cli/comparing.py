@@ -65,7 +65,6 @@ def answer(found: "Comparison") -> Iterator[Table | str]:
             yield "  Pairs of one method or one engine; all pairs are in the report and in --json."
         yield from (f"  {text}" for text in after(found, level))
     yield ""
-    yield from found.disagreements
     yield from (f"{text}." for text in formulas())
     yield f"{UNPAIRED if any(not level.paired for level in found.levels) else INTERVAL}; one in 20 misses by chance."
     if found.left_out:

@@ -57,10 +57,13 @@ def profiles_check(
 
     When none is named, profiles of an engine that is not installed here are passed over, and said to be.
     """
+    from toolkit.engines import engine as adapter
     from toolkit.errors import EngineError, InputError
     from toolkit.launch.check import check_profile, remarks
     from toolkit.launch.profile import shipped_profiles
 
+    if engine is not None:
+        adapter(engine)
     found: dict[str, list[str]] = {}
     passed_over: dict[str, EngineError] = {}
     for name in names or shipped_profiles():

@@ -26,6 +26,7 @@ Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotate
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
+_KEY = re.compile(r"[!-~]{12,}")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _OF_A_LAUNCH = ("speculation", "limits", "server", "container", "environment", "engine_args")
 _SECRET_FLAG = re.compile(r"--[a-z_-]*(api[-_]key|token|password)(=|$)")
@@ -40,6 +41,11 @@ def is_variable(name: str) -> bool:
     """Whether `name` may be shown as an environment variable's: capital letters, so that no key that was put in its
     place is."""
     return bool(_VARIABLE.fullmatch(name))
+
+
+def may_be_key(path: str) -> bool:
+    """Whether what was given as a file's path may be the key itself: a long word that does not begin as a path."""
+    return bool(_KEY.fullmatch(path)) and not path.startswith(("/", "./", "../", "~"))
 
 
 class Strict(BaseModel):

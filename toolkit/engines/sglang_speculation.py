@@ -59,6 +59,8 @@ def speculative_arguments(speculation: Speculation, resolve: Callable[[str], str
         ours |= {"--speculative-num-steps": str(k), "--speculative-eagle-topk": "1"}
     ours["--speculative-num-draft-tokens"] = str(k + 1)
     options = _options(speculation.options, ours)
+    if method != "ngram" and any(flag.startswith("--speculative-ngram-") for flag in options):
+        raise InputError(f"speculation.options: SGLang's ngram_... options mean nothing to method {method}.")
     if method == "ngram" and not any(flag.startswith("--speculative-ngram-max-b") for flag in options):
         ours["--speculative-ngram-max-bfs-breadth"] = "1"
     return [word for pair in (ours | options).items() for word in pair if word]

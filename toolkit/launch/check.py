@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.engines import engine
-from toolkit.engines.contract import HostedAt
+from toolkit.engines.contract import HostedAt, may_be_key
 from toolkit.errors import InputError
 from toolkit.launch.models import config_folder
 from toolkit.launch.profile import load_profile
@@ -46,5 +46,6 @@ def _key(at: HostedAt) -> list[str]:
             there = Path(at.key_file).expanduser().is_file()
         except (RuntimeError, OSError, ValueError):
             there = False
-        return [] if there else [f"the file {at.key_file}, which holds the key, is not here"]
+        name = "the file of endpoint.key_file" if may_be_key(at.key_file) else f"the file {at.key_file}"
+        return [] if there else [f"{name}, which holds the key, is not here"]
     return []

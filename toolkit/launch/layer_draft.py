@@ -10,7 +10,7 @@ from toolkit.errors import InputError
 from toolkit.lab.model import LAB_MODEL
 from toolkit.launch.model_size import count
 from toolkit.launch.models import config_folder
-from toolkit.proposers.layer_set import LayerSkip, choose_layers, write
+from toolkit.proposers.layer_set import LayerSkip, choose_layers, is_draft, write
 from toolkit.proposers.layer_target import why_not
 
 SHORT = {"lab": LAB_MODEL}
@@ -50,6 +50,8 @@ def layer_target(name: str) -> LayerTarget:
         raise InputError(f"{file}: cannot be read: {error}.") from None
     if not isinstance(config, dict):
         raise InputError(f"{file}: is no JSON object.")
+    if is_draft(file.parent):
+        raise InputError(f"model {name} is a draft of `layer-skip make`, which has no weights: name its target.")
     if (reason := why_not(config)) is not None:
         raise InputError(f"model {name} cannot draft with its own layers: {reason}.")
     return LayerTarget(name, config)

@@ -92,6 +92,11 @@ class TestFile:
         os.mkfifo(tmp_path / "pipe")
         assert refused(file=str(tmp_path / "pipe")).endswith("is not a file.")
 
+    def test_a_key_in_the_place_of_its_file_is_not_repeated(self) -> None:
+        assert refused(file="sk-test-0123456789") == (
+            "--api-key-file: no such file can be read; give the PATH of one, like ./key, never the key."
+        )
+
     def test_a_path_that_none_can_have(self) -> None:
         assert "cannot be read" in refused(file="\x00")
 

@@ -253,6 +253,10 @@ class TestSpeculation:
         with pytest.raises(InputError, match="--speculative-ngram-capacity stands here twice"):
             arguments("ngram", options={"ngram_capacity": 1, "ngram-capacity": 2})
 
+    def test_an_option_of_ngram_is_refused_for_another_method(self) -> None:
+        with pytest.raises(InputError, match="ngram_... options mean nothing to method draft_model"):
+            arguments("draft_model", options={"ngram_capacity": 1})
+
 
 class TestRefusals:
     @pytest.mark.parametrize(

@@ -106,6 +106,10 @@ class TestCheck:
             ["the environment variable EXAMPLE_KEY, which holds the key, is not set here"],
         )
 
+    def test_a_key_in_the_place_of_its_file_is_not_repeated(self, tmp_path: Path) -> None:
+        name = written(tmp_path, endpoint={"url": "http://h/v1", "key_file": "sk-test-0123456789"})
+        assert remarks(name)[1:] == ["the file of endpoint.key_file, which holds the key, is not here"]
+
     @pytest.mark.parametrize("file", ["/nowhere/key", "~no-such-user-here/key", "\x07"])
     def test_a_file_that_is_not_here_is_said(self, tmp_path: Path, file: str) -> None:
         name = written(tmp_path, endpoint={"url": "http://h/v1", "key_file": file})

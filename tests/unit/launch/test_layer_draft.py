@@ -46,3 +46,9 @@ def test_a_broken_config_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(InputError, match=r"config\.json"):
         layer_target(str(tmp_path))
+
+
+def test_a_draft_is_no_target(tmp_path: Path) -> None:
+    make_draft(LLAMA_8B, tmp_path / "draft", exit_after=8)
+    with pytest.raises(InputError, match="is a draft of `layer-skip make`, which has no weights: name its target"):
+        make_draft(str(tmp_path / "draft"), tmp_path / "again", exit_after=4)

@@ -115,12 +115,15 @@ def _prompts(contenders: Sequence[Contender], levels: Sequence[int]) -> list[Pro
     if not few:
         return []
     counts = {level: {one.name: len(one.answered(level)) for one in contenders} for level in few}
+    seeds = {one.name: one.run.info.workload.seed for one in contenders if one.run.info.workload.size is None}
+    drawn = f"; their seeds differ: {listed(seeds)}" if len(set(seeds.values())) > 1 else ""
     told = ", ".join(f"{common[level]} at concurrency {level} ({listed(counts[level])})" for level in few)
     return [
         Problem(
             "prompts",
-            f"too few prompts were answered by all, {FEWEST_COMMON} are needed: {told}",
-            "Sweep with the same workload, seed, levels and requests. Arms that share a baseline get prompts of their "
+            f"too few prompts were answered by all, {FEWEST_COMMON} are needed: {told}{drawn}",
+            "Sweep with the same workload, levels and requests, and the same --seed (a running server gets a new one "
+            "each time). Arms that share a baseline get prompts of their "
             "own: give each a Run of its own, or choose arms with --arm.",
         )
     ]

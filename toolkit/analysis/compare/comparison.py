@@ -134,7 +134,7 @@ def compare(
         allowed=[kind for kind in ALLOWABLE if kind in allow],
         idle=_idle(who, found),
         labels=labels,
-        caveats=list(_caveats(who, found)),
+        caveats=[*_left_levels(who, levels, concurrency), *_caveats(who, found)],
         disagreements=[text for one in who for text in disagreements(one, levels)],
         levels=found,
     )
@@ -233,6 +233,13 @@ def _idle(who: Sequence[Contender], levels: Sequence[LevelComparison]) -> list[s
 def _length(row: Row) -> float | None:
     found = row.estimates.get("acceptance_length")
     return found.value if found else row.aggregate.get("acceptance_length")
+
+
+def _left_levels(who: Sequence[Contender], levels: Sequence[int], asked: int | None) -> Iterator[str]:
+    """Levels that some contenders were measured at and others not, unless one level was asked for."""
+    for level in sorted(set().union(*(one.levels for one in who)) - set(levels)) if asked is None else ():
+        without = [one.name for one in who if level not in one.levels]
+        yield f"concurrency {level} is left out: {', '.join(without)} has no finished cell there"
 
 
 def _caveats(who: Sequence[Contender], levels: Sequence[LevelComparison]) -> Iterator[str]:

@@ -126,8 +126,10 @@ def _estimate(found: Estimate | None, name: str) -> dict[str, Any]:
 
 
 def before(found: Comparison) -> list[str]:
-    """What is said before any number: drafts that do nothing first, then what was allowed, then doubts."""
-    return [*found.idle, *(f"allowed: {label}" for label in found.labels), *found.caveats]
+    """What is said before any number: counts that cannot be true first, then drafts that do nothing, then what was
+    allowed, then doubts. Sentences without their full stops."""
+    wrong = [text.removesuffix(".") for text in found.disagreements]
+    return [*wrong, *found.idle, *(f"allowed: {label}" for label in found.labels), *found.caveats]
 
 
 def after(found: Comparison, level: LevelComparison) -> Iterator[str]:

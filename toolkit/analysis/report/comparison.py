@@ -30,8 +30,6 @@ def comparison(runs: Sequence[Run], allow: Collection[str]) -> Part | None:
         return None
     engines = dict.fromkeys(f"{one.info.engine} {one.info.engine_version or ''}".strip() for one in found.contenders)
     sections = [_level(found, level) for level in found.levels]
-    if found.disagreements:
-        sections.append(Section("Counts that contradict each other", remarks=found.disagreements))
     how = UNPAIRED if any(not level.paired for level in found.levels) else INTERVAL
     sections.append(Section("How these numbers are defined", remarks=[*(f"{text}." for text in formulas()), f"{how}."]))
     return Part("Acceptance, compared", f"{', '.join(engines)}.", [f"{text}." for text in before(found)], sections)

@@ -263,3 +263,24 @@ class TestListed:
 
     def test_many_that_all_differ_stand_alone(self) -> None:
         assert listed({"a": 1, "b": 2, "c": 3, "d": 4}) == "a 1, b 2, c 3, d 4"
+
+
+def test_seeds_that_differ_are_told_where_no_prompt_is_shared(contender: Callable[..., Run]) -> None:
+    runs = []
+    for name, seed in (("a", 5), ("b", 6)):
+        run = contender(name, lambda i, seed=seed: {"prompt_hash": f"{seed}{i:015d}"})
+        file = run.folder / "run.json"
+        info = run.info.model_copy(update={"workload": run.info.workload.model_copy(update={"seed": seed})})
+        file.write_text(info.model_dump_json(by_alias=True))
+        runs.append(Run(run.folder))
+    assert "their seeds differ: a 5, b 6" in refusal(runs)
+
+
+def test_a_level_of_one_contender_alone_is_said_to_be_left_out(
+    contender: Callable[..., Run], make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    both = make_run(tmp_path / "both", {("b", 4): [(100.0, None)], ("b", 8): [(100.0, None)]}, baseline=None)
+    found = compare([contender("a"), both])
+    assert found.caveats[0] == "concurrency 8 is left out: a has no finished cell there"
+    asked = compare([contender("c"), both], concurrency=4)
+    assert not any("left out" in said for said in asked.caveats)

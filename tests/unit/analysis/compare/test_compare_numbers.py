@@ -448,6 +448,10 @@ class TestContradictions:
         assert found.startswith("a: ")
         assert said in found
 
+    def test_counts_that_cannot_be_true_are_said_before_all_else(self, contender: MakeContender) -> None:
+        found = compare([contender("a", lambda _: {"accepted": 999}), contender("b")])
+        assert before(found)[0] == found.disagreements[0].removesuffix(".")
+
     def test_tokens_that_no_pass_of_a_draft_model_made_are_said(self, contender: MakeContender) -> None:
         fewer = {"steps": 4, "drafted": 16, "accepted": 8}
         (found,) = compare([contender("a", lambda _: fewer, arm={"method": "eagle3"}), contender("b")]).disagreements
