@@ -218,7 +218,7 @@ def sentences(run: Run, result: Crossover, stats: Sequence[LevelStats]) -> list[
 
 
 def _most_common_error(run: Run, s: LevelStats) -> str:
-    """`, 3 of them with: HTTP 429: slow down`, the error that came most often at this level; empty where none is kept."""
+    """`, 3 of them with: HTTP 429: slow down`, the error that came most often; empty where none is kept."""
     key = (s.arm, s.side, s.concurrency)
     errors = Counter(
         record.error for record in run.requests() if (record.cell.arm, record.cell.side, record.cell.concurrency) == key

@@ -74,7 +74,7 @@ class TestDryRun:
 
 
 def test_a_check_by_an_engine_that_is_not_there_is_one_refusal() -> None:
-    with pytest.raises(InputError, match="unknown engine 'sglan'. Did you mean 'sglang'"):
+    with pytest.raises(InputError, match=r"unknown engine 'sglan'\. Did you mean 'sglang'"):
         app(["profiles", "check", "--engine", "sglan"], standalone_mode=False)
 
 
