@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from toolkit.cli.options import AsJson, Changes, ProfileName, print_json
 from toolkit.terminal import err, out, say
@@ -25,7 +25,8 @@ def profiles_list(as_json: AsJson = False) -> None:
     if as_json:
         print_json([{"name": p.name, "engine": p.engine, "description": p.description} for p in found])
         return
-    table = Table("profile", "engine", "method", "K", "description")
+    # Whole names, however narrow the terminal: they are there to be copied.
+    table = Table(Column("profile", min_width=max(len(p.name) for p in found)), "engine", "method", "K", "description")
     for p in found:
         method, k = (p.speculation.method, p.speculation.num_speculative_tokens) if p.speculation else ("none", "")
         table.add_row(p.name, p.engine, method, str(k), p.description)
