@@ -75,7 +75,8 @@ _NO_POSITIONS = {
 
 
 def fills_drafts(engine: str, method: str | None) -> bool:
-    """Whether every draft is filled up to K, found or not (sglang 0.5.23, srt/speculative/ngram_worker.py).
+    """Whether every draft is filled up to K, found or not (sglang 0.5.23, fillResult in
+    kernels/jit/csrc/ngram_corpus/result.cpp).
 
     Its rate and its positions then count drafts that a lookup elsewhere never makes; tokens per pass compares.
     """
